@@ -1,0 +1,1 @@
+"""Commands: parse, call, print. No logic. May import every room."""

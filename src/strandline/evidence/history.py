@@ -1,0 +1,132 @@
+"""The history of a table: every snapshot with the batch that made it, also after it expired."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from strandline.ledger import Ledger
+from strandline.ledger.records import CommitRecord
+from strandline.model.offsets import Offsets
+from strandline.model.times import from_millis, rfc3339
+from strandline.tables.view import Snapshot, TableView
+
+HISTORY_VERSION = 1
+
+
+class Kind(str, Enum):
+    BATCH = "batch"
+    BOUNDARY = "boundary"
+    MAINTENANCE = "maintenance"  # rewrites files, changes no rows
+    FOREIGN = "foreign"  # written by someone else
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    snapshot_id: int
+    committed_at: str
+    kind: Kind
+    pipeline: str | None
+    strand: str | None
+    attempt: int | None
+    batch_first: int | None
+    batch: int | None
+    offsets_start: dict[str, Any] | None
+    offsets_end: dict[str, Any] | None
+    rows: int
+    files: int
+    late: int | None
+    corrected: int | None
+    code: str | None
+    expired: bool
+    sequence_number: int
+
+    @property
+    def offsets(self) -> str:
+        """The range in short human form."""
+        if self.offsets_end is None:
+            return ""
+        end = Offsets.from_json(self.offsets_end)
+        if self.kind is Kind.BOUNDARY:
+            return f"at {end.human(None)}"
+        return end.human(Offsets.from_json(self.offsets_start or {}))
+
+
+def history_of(table: str, view: TableView | None, ledger: Ledger | None) -> list[HistoryEntry]:
+    """Newest first. What the table still holds comes from the table; what expired comes from the ledger."""
+    records = {record.snapshot_id: record for record in ledger.commits.of_table(table)} if ledger else {}
+    live = list(view.ancestors()) if view else []
+    entries = [_from_snapshot(snapshot, records.get(snapshot.id)) for snapshot in live]
+    seen = {snapshot.id for snapshot in live}
+    entries += [_from_record(record) for record in records.values() if record.snapshot_id not in seen]
+    return sorted(entries, key=lambda entry: entry.sequence_number, reverse=True)
+
+
+def history_json(table: str, entries: list[HistoryEntry]) -> dict[str, Any]:
+    def plain(entry: HistoryEntry) -> dict[str, Any]:
+        values = asdict(entry)
+        values["kind"] = entry.kind.value
+        return values
+
+    return {"version": HISTORY_VERSION, "table": table, "snapshots": [plain(entry) for entry in entries]}
+
+
+def _from_snapshot(snapshot: Snapshot, record: CommitRecord | None) -> HistoryEntry:
+    stamp = snapshot.stamp
+    common = {
+        "snapshot_id": snapshot.id,
+        "committed_at": rfc3339(from_millis(snapshot.timestamp_ms)),
+        "files": snapshot.count("added-data-files"),
+        "expired": False,
+        "sequence_number": snapshot.sequence_number,
+    }
+    if stamp is None:
+        kind = Kind.MAINTENANCE if snapshot.operation == "replace" else Kind.FOREIGN
+        rows = 0 if kind is Kind.MAINTENANCE else snapshot.count("added-records")
+        nothing = dict.fromkeys(("pipeline", "strand", "attempt", "batch_first", "batch", "offsets_start", "offsets_end", "code"))
+        return HistoryEntry(kind=kind, rows=rows, late=None, corrected=None, **nothing, **common)  # type: ignore[arg-type]
+    start = stamp.start.to_json() if stamp.start is not None else _loads(record.offsets_start if record else None)
+    end = stamp.end.to_json() if stamp.end is not None else _loads(record.offsets_end if record else None)
+    return HistoryEntry(
+        kind=Kind(stamp.kind.value),
+        pipeline=stamp.pipeline,
+        strand=stamp.strand,
+        attempt=stamp.holder.attempt,
+        batch_first=stamp.batch_first,
+        batch=stamp.batch,
+        offsets_start=start,
+        offsets_end=end,
+        rows=stamp.rows,
+        late=stamp.late,
+        corrected=snapshot.count("spark.merge-into.num-target-rows-updated") or stamp.corrected,
+        code=stamp.code,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def _from_record(record: CommitRecord) -> HistoryEntry:
+    return HistoryEntry(
+        snapshot_id=record.snapshot_id,
+        committed_at=record.committed_at,
+        kind=Kind(record.kind),
+        pipeline=record.pipeline,
+        strand=record.strand,
+        attempt=record.attempt,
+        batch_first=record.batch_first,
+        batch=record.batch,
+        offsets_start=_loads(record.offsets_start),
+        offsets_end=_loads(record.offsets_end),
+        rows=record.rows,
+        files=record.files,
+        late=record.late,
+        corrected=record.corrected,
+        code=record.code,
+        expired=True,
+        sequence_number=record.sequence_number,
+    )
+
+
+def _loads(text: str | None) -> dict[str, Any] | None:
+    return json.loads(text) if text else None

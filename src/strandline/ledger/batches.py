@@ -1,0 +1,62 @@
+"""Batches: the offset range of every checkpoint, kept longer than the checkpoint keeps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from strandline.ledger.records import BatchRecord
+from strandline.ledger.schema import batches
+from strandline.model.times import rfc3339, utc_now
+
+if TYPE_CHECKING:
+    from strandline.ledger.records import Transaction
+
+
+class Batches:
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def get(self, pipeline: str, strand: str, batch: int) -> BatchRecord | None:
+        with self._transaction() as connection:
+            row = connection.execute(
+                select(batches).where(batches.c.pipeline == pipeline, batches.c.strand == strand, batches.c.batch == batch)
+            ).first()
+        if row is None:
+            return None
+        return BatchRecord(
+            row.pipeline, row.strand, row.batch, row.attempt, row.offsets_start, row.offsets_end, row.end_digest, row.completed_at
+        )
+
+    def complete(self, pipeline: str, strand: str, up_to: int) -> None:
+        """`commits/N` exists in the checkpoint: batch N and all before it are complete."""
+        with self._transaction() as connection:
+            connection.execute(
+                update(batches)
+                .where(
+                    batches.c.pipeline == pipeline,
+                    batches.c.strand == strand,
+                    batches.c.batch <= up_to,
+                    batches.c.completed_at.is_(None),
+                )
+                .values(completed_at=rfc3339(utc_now()))
+            )
+
+
+def record_plan(connection: Connection, record: BatchRecord) -> None:
+    """Write a batch's plan inside the caller's transaction; a replay replaces the record of the attempt before it."""
+    same = (batches.c.pipeline == record.pipeline, batches.c.strand == record.strand, batches.c.batch == record.batch)
+    connection.execute(delete(batches).where(*same))
+    connection.execute(
+        insert(batches).values(
+            pipeline=record.pipeline,
+            strand=record.strand,
+            batch=record.batch,
+            attempt=record.attempt,
+            offsets_start=record.offsets_start,
+            offsets_end=record.offsets_end,
+            end_digest=record.end_digest,
+            planned_at=rfc3339(utc_now()),
+        )
+    )

@@ -1,0 +1,34 @@
+"""Bringing a ledger to the newest schema, one numbered step at a time.
+
+A new ledger is created at the newest version; `UPGRADES[n]` takes one from version n to n + 1. Steps are never
+edited once released; fixtures of old versions stay in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, insert, inspect, select, update
+
+from strandline.ledger.schema import metadata, schema_version
+from strandline.model.errors import LedgerUnavailable
+
+LATEST = 1
+UPGRADES: dict[int, Callable[[Connection], None]] = {}
+
+
+def migrate(connection: Connection) -> None:
+    """Create or upgrade inside the caller's transaction: two processes at once do it once."""
+    if not inspect(connection).has_table(schema_version.name):
+        metadata.create_all(connection)
+        connection.execute(insert(schema_version).values(version=LATEST))
+        return
+    version = connection.execute(select(schema_version.c.version)).scalar_one()
+    if version > LATEST:
+        raise LedgerUnavailable(
+            f"the ledger has schema version {version}, this strandline knows up to {LATEST}",
+            next_command="pip install --upgrade strandline",
+        )
+    for step in range(version, LATEST):
+        UPGRADES[step](connection)
+        connection.execute(update(schema_version).values(version=step + 1))

@@ -1,0 +1,42 @@
+"""Named points of the protocol where a test may kill the process.
+
+`reach` does nothing unless ``STRANDLINE_TESTING=1``; then ``STRANDLINE_CRASH_AT=point[@batch]`` makes the
+process kill itself with SIGKILL at that point: no `finally`, no flush, as a power cut would.
+``STRANDLINE_PAUSE_AT`` stops it with SIGSTOP instead: that is how a zombie is made.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import Enum
+
+
+class CrashPoint(str, Enum):
+    """The protocol's lines, in order. A crash at any of them must lose and double nothing."""
+
+    BATCH_PLANNED = "batch-planned"  # offsets/N is on disk, nothing else happened
+    LOOKED = "looked"  # table and ledger were consulted
+    STAGED = "staged"  # data files written, nobody knows of them
+    INTENT_RECORDED = "intent-recorded"  # the ledger knows the files
+    COMMITTING = "committing"  # inside the table commit, fence passed, catalog not yet swapped
+    COMMITTED = "committed"  # the table moved, the ledger does not know
+    OUTCOME_RECORDED = "outcome-recorded"  # ledger and table agree; another table may be missing
+    BATCH_RETURNING = "batch-returning"  # every table done, commits/N not yet written
+    CHECKPOINT_COMPLETE = "checkpoint-complete"  # commits/N exists, follow-up work not done
+    CLAIMING = "claiming"  # inside the boundary commit of a takeover
+
+
+def reach(point: CrashPoint, batch: int | None = None) -> None:
+    """Die or freeze here if a test armed this point (for this batch, when one is named)."""
+    if os.environ.get("STRANDLINE_TESTING") != "1":
+        return
+    for variable, sig in (("STRANDLINE_CRASH_AT", signal.SIGKILL), ("STRANDLINE_PAUSE_AT", signal.SIGSTOP)):
+        armed = os.environ.get(variable)
+        if not armed:
+            continue
+        name, _, at = armed.partition("@")
+        if name == point.value and (not at or (batch is not None and int(at) == batch)):
+            if sig == signal.SIGSTOP:
+                os.environ.pop(variable)  # freeze once: a resumed zombie runs on
+            os.kill(os.getpid(), sig)

@@ -1,0 +1,4 @@
+"""A user's project folder: its configuration, its pipelines, its template.
+
+May import `model` only.
+"""

@@ -1,0 +1,81 @@
+"""Finding pipelines: imports ``pipelines/*.py`` and collects what they declare."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from strandline.model.definition import Pipeline
+from strandline.model.errors import DefinitionError, NotFound, PipelineImportError, StrandlineError
+from strandline.project.config import Project
+
+_PACKAGE = "strandline_project"
+"""Pipelines are imported under this name, so that they never shadow or clash with an installed package."""
+
+
+def load_pipelines(project: Project) -> dict[str, Pipeline]:
+    """Every pipeline of the project, by name."""
+    found: dict[str, Pipeline] = {}
+    for file in sorted(project.pipelines_folder.glob("*.py")):
+        for pipeline in _declared(_import(file)):
+            if pipeline.name in found:
+                raise DefinitionError(f"two pipelines are named '{pipeline.name}': {found[pipeline.name].file} and {file}")
+            found[pipeline.name] = pipeline
+    return found
+
+
+def load_pipeline(project: Project, name: str) -> Pipeline:
+    pipelines = load_pipelines(project)
+    if name not in pipelines:
+        near = difflib.get_close_matches(name, pipelines, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        known = ", ".join(sorted(pipelines)) or "none"
+        raise NotFound(
+            f"there is no pipeline '{name}' in {project.pipelines_folder} (pipelines: {known}){hint}",
+            next_command=f"strandline run {near[0] if near else next(iter(sorted(pipelines)), 'NAME')}",
+        )
+    return pipelines[name]
+
+
+def _import(file: Path) -> ModuleType:
+    name = f"{_PACKAGE}.{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except StrandlineError as error:
+        raise DefinitionError(f"{file}: {error.message}", next_command=f"edit {file}") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "importlib" not in frame.filename and __file__ != frame.filename]
+        lines = traceback.format_list(own) + traceback.format_exception_only(error)
+        raise PipelineImportError(
+            f"{file} could not be imported: {type(error).__name__}: {error}", next_command=f"python {file}", detail="".join(lines)
+        ) from error
+    return module
+
+
+def _declared(module: ModuleType) -> list[Pipeline]:
+    return [value for value in vars(module).values() if isinstance(value, Pipeline) and value.transform.__module__ == module.__name__]
+
+
+def code_fingerprint(pipeline: Pipeline) -> str:
+    """``git:<commit>+src:<sha256>``: which code produced a snapshot. A changed work tree shows in the source hash."""
+    source = hashlib.sha256(pipeline.file.read_bytes()).hexdigest()[:12]
+    commit = ""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=pipeline.file.parent, capture_output=True, text=True, timeout=10
+        )
+        commit = answer.stdout.strip() if answer.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return f"git:{commit}+src:{source}" if commit else f"src:{source}"

@@ -1,0 +1,219 @@
+"""From a declaration to one streaming query: sources → transform → tagged outputs.
+
+Spark gives a streaming query one sink. A pipeline may have several tables, late rows and quarantined records, so
+their rows travel together, tagged, and are taken apart again inside the batch.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from strandline.model.definition import LATE_COLUMN, SINGLE, Pipeline, TableSink
+from strandline.model.errors import DefinitionError, TransformFailed
+from strandline.runtime.lateness import LateWatermark
+from strandline.runtime.sources import SourceReader
+from strandline.runtime.sources.reader import CORRUPT_COLUMN, FILE_COLUMN, SOURCE_OPTION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TAG = "__strandline_output"
+
+
+class Role(Enum):
+    DATA = "data"
+    LATE = "late"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One offset line of a checkpoint: the source's name (``name#2`` when a self-join reads it twice) and its number."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """Rows of one kind; without a sink they are only counted."""
+
+    tag: str
+    role: Role
+    sink: TableSink | None
+    frame: DataFrame
+    """The branch as a streaming frame: its schema is the table's."""
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    frame: DataFrame
+    outputs: tuple[Output, ...]
+    source_lines: tuple[SourceLine, ...]
+    """Which source each line of a checkpoint's offsets file belongs to."""
+    labels_late: bool
+
+    @property
+    def tagged(self) -> bool:
+        return len(self.outputs) > 1
+
+    def rows_of(self, batch: DataFrame, output: Output) -> DataFrame:
+        """One output's rows inside a batch."""
+        if not self.tagged:
+            return batch
+        return batch.where(f"{_TAG} = '{output.tag}'").select(f"{output.tag}.*")
+
+
+def build(spark: SparkSession, pipeline: Pipeline, readers: Mapping[str, SourceReader], lateness: LateWatermark) -> Dataflow:
+    """Read the sources, set late and malformed rows apart, call the user's transform, check what it returns."""
+    inputs: dict[str, DataFrame] = {}
+    side: list[tuple[Role, str, DataFrame]] = []
+    for name, reader in readers.items():
+        rows = reader.read(spark)
+        if reader.quarantines:
+            side.append((Role.QUARANTINE, name, _quarantined(rows, name)))
+            rows = rows.where(f"{CORRUPT_COLUMN} is null").drop(CORRUPT_COLUMN, FILE_COLUMN)
+        if name in pipeline.event_time:
+            rows, late = _separate_late(spark, pipeline, name, rows, lateness)
+            if late is not None:
+                side.append((Role.LATE, name, late))
+        inputs[name] = rows
+    results = _call_transform(pipeline, inputs)
+    if pipeline.event_time and pipeline.late == "label":
+        _check_label(pipeline, results)
+    outputs = [Output(f"o{i}", Role.DATA, pipeline.sinks[key], frame) for i, (key, frame) in enumerate(results.items())]
+    several_sources = len({name for role, name, _ in side if role is Role.LATE}) > 1
+    quarantine: DataFrame | None = None
+    for role, name, frame in side:
+        if role is Role.QUARANTINE:
+            quarantine = frame if quarantine is None else quarantine.unionByName(frame)
+        else:
+            suffix = f"__late_{name}" if several_sources else "__late"
+            sink = TableSink(pipeline.side_table_base + suffix) if pipeline.late == "side_table" else None
+            outputs.append(Output(f"o{len(outputs)}", role, sink, frame))
+    if quarantine is not None:
+        sink = TableSink(pipeline.side_table_base + "__quarantine")
+        outputs.append(Output(f"o{len(outputs)}", Role.QUARANTINE, sink, quarantine))
+    frame = _tagged_union(outputs) if len(outputs) > 1 else outputs[0].frame
+    labels = bool(pipeline.event_time) and pipeline.late == "label"
+    return Dataflow(frame, tuple(outputs), _source_lines(frame), labels)
+
+
+def _quarantined(rows: DataFrame, source: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    parsed = F.struct(*[F.col(f"`{name}`") for name in rows.columns if name not in (CORRUPT_COLUMN, FILE_COLUMN)])
+    return rows.where(f"{CORRUPT_COLUMN} is not null").select(
+        F.lit(source).alias("source"),
+        F.col(FILE_COLUMN).alias("file"),
+        F.col(CORRUPT_COLUMN).alias("record"),
+        F.to_json(parsed).alias("understood"),  # what could be parsed; Spark also refuses to read the corrupt column alone
+    )
+
+
+def _separate_late(
+    spark: SparkSession, pipeline: Pipeline, name: str, rows: DataFrame, lateness: LateWatermark
+) -> tuple[DataFrame, DataFrame | None]:
+    column = pipeline.event_time[name]
+    if column not in rows.columns:
+        raise DefinitionError(
+            f"pipeline '{pipeline.name}': event_time '{column}' is not a column of source '{name}' ({', '.join(rows.columns)})"
+        )
+    flagged = lateness.flag(spark, rows, column, LATE_COLUMN)
+    delay = f"{int(pipeline.allowed_lateness.total_seconds() * 1000)} milliseconds"
+    if pipeline.late == "label":
+        return flagged.withWatermark(column, delay), None
+    on_time = flagged.where(f"not {LATE_COLUMN}").drop(LATE_COLUMN).withWatermark(column, delay)
+    return on_time, flagged.where(LATE_COLUMN).drop(LATE_COLUMN)
+
+
+def _call_transform(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    try:
+        result: Any = pipeline.transform(**inputs)
+    except Exception as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(pipeline.file)]
+        raise TransformFailed(
+            f"the transform of pipeline '{pipeline.name}' raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            next_command=f"edit {pipeline.file}",
+            detail="".join(traceback.format_list(own)),
+        ) from error
+    if pipeline.single_output:
+        result = {SINGLE: result}
+    where = f"the transform of pipeline '{pipeline.name}'"
+    if not isinstance(result, dict):
+        raise TransformFailed(
+            f"{where} returned {type(result).__name__}; it has several sinks, so return a dict with the keys {sorted(pipeline.sinks)}",
+            next_command=f"edit {pipeline.file}",
+        )
+    if set(result) != set(pipeline.sinks):
+        raise TransformFailed(
+            f"{where} returned the keys {sorted(result)}; its sinks are {sorted(pipeline.sinks)}", next_command=f"edit {pipeline.file}"
+        )
+    for key, frame in result.items():
+        kind = type(frame).__name__
+        if not (hasattr(frame, "isStreaming") and hasattr(frame, "schema")):
+            raise TransformFailed(f"{where} returned {kind} for '{key}', not a DataFrame", next_command=f"edit {pipeline.file}")
+        if not frame.isStreaming:
+            raise TransformFailed(
+                f"{where} returned a DataFrame for '{key}' that does not come from its sources", next_command=f"edit {pipeline.file}"
+            )
+    return {key: result[key] for key in pipeline.sinks}
+
+
+_STATEFUL = ("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "TransformWithState", "FlatMapGroupsWithState")
+
+
+def _check_label(pipeline: Pipeline, results: Mapping[str, DataFrame]) -> None:
+    for key, frame in results.items():
+        if LATE_COLUMN not in frame.columns:
+            raise TransformFailed(
+                f"pipeline '{pipeline.name}' labels late rows, but output '{key}' lost the column {LATE_COLUMN}",
+                next_command=f"edit {pipeline.file}: keep {LATE_COLUMN}, or declare late='side_table'",
+            )
+        plan = frame._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+        words = {word for line in plan.splitlines() for word in line.replace(":-", " ").replace("+-", " ").split()[:1]}
+        if stateful := sorted(word for word in words if word.startswith(_STATEFUL)):
+            raise DefinitionError(
+                f"pipeline '{pipeline.name}' labels late rows, but its transform is stateful ({stateful[0]}) and Spark drops late rows "
+                "there; declare late='side_table' to keep them",
+                next_command=f"edit {pipeline.file}",
+            )
+
+
+def _tagged_union(outputs: list[Output]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    def tag(output: Output) -> DataFrame:
+        columns = [F.col(f"`{name}`") for name in output.frame.columns]
+        return output.frame.select(F.lit(output.tag).alias(_TAG), F.struct(*columns).alias(output.tag))
+
+    union = tag(outputs[0])
+    for output in outputs[1:]:
+        union = union.unionByName(tag(output), allowMissingColumns=True)
+    return union
+
+
+def _source_lines(frame: DataFrame) -> tuple[SourceLine, ...]:
+    """Spark writes an offset line per appearance of a source in the plan; equal leaves are one source with one log."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    distinct: list[tuple[Any, str]] = []
+    lines: list[SourceLine] = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        kind = leaf.getClass().getSimpleName()
+        if kind == "StreamingRelation":
+            name = str(leaf.dataSource().options().get(SOURCE_OPTION).get())
+        elif kind == "StreamingRelationV2":
+            name = str(leaf.extraOptions().get(SOURCE_OPTION))
+        else:
+            continue
+        index = next((i for i, (other, _) in enumerate(distinct) if leaf.equals(other)), len(distinct))
+        if index == len(distinct):
+            again = sum(1 for _, known in distinct if known.partition("#")[0] == name)
+            distinct.append((leaf, f"{name}#{again + 1}" if again else name))
+        lines.append(SourceLine(distinct[index][1], index))
+    return tuple(lines)

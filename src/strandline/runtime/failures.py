@@ -1,0 +1,51 @@
+"""Turning a failed Spark query into one of our errors: walk the causes, name the record or file, keep the words."""
+
+from __future__ import annotations
+
+import re
+
+from strandline.model.errors import EnvironmentProblem, Failure, SourceProblem, StrandlineError, TransformFailed
+
+
+
+def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineError:
+    """The streaming query ended by itself: say why in one sentence."""
+    text = str(error)
+    again = f"strandline run {pipeline}"
+    if "MALFORMED_RECORD_IN_PARSING" in text:
+        record = re.search(r"Malformed records? (?:are |is )?detected in record parsing:?\s*(.*?)(?:\.\n|\n|$)", text)
+        file = re.search(r"(file:/\S+?|s3\S+?)(?:[\s,\]]|$)", text)
+        what = f": {record.group(1).strip()}" if record else ""
+        where = f" in {file.group(1)}" if file else ""
+        return SourceProblem(
+            f"a record of a source does not fit its schema{where}{what}; nothing of this batch entered the table",
+            next_command=f"fix or remove the record, or declare malformed='quarantine', then: {again}",
+        )
+    if "No space left on device" in text:
+        return EnvironmentProblem("the disk is full; nothing of this batch entered the table", next_command=f"free some space, then: {again}")
+    if missing := re.search(r"(?:FAILED_READ_FILE|FILE_NOT_EXIST|FileNotFoundException)\S*\]?[^\n]*?((?:file|s3a?|hdfs):/\S+)", text):
+        return SourceProblem(
+            f"source file {missing.group(1).rstrip('.')} cannot be read; nothing of this batch entered the table",
+            next_command=f"put the file back or repair it, then: {again}",
+        )
+    if "Permission denied" in text or "Read-only file system" in text or "Mkdirs failed" in text:
+        line = next((line.strip() for line in text.splitlines() if re.search(r"Permission denied|Read-only|Mkdirs failed", line)), "")
+        return EnvironmentProblem(f"a folder cannot be written: {line}", next_command="strandline doctor")
+    if "PythonException" in text or "pyspark.errors" in text:
+        last = [line.strip() for line in text.splitlines() if re.match(r"\s*\w+(?:Error|Exception)\b.*", line)]
+        return TransformFailed(
+            f"code of pipeline '{pipeline}' failed on a record: {last[-1] if last else text.splitlines()[0]}",
+            next_command=f"fix the pipeline, then: {again}",
+        )
+    return Failure(f"the query of '{pipeline}' failed: {_first_cause(text)}", next_command=again)
+
+
+def explain_batch_failure(pipeline: str, error: BaseException) -> StrandlineError:
+    """An exception inside a batch: ours pass through, Spark's and Java's are explained."""
+    return error if isinstance(error, StrandlineError) else explain_query_failure(pipeline, error)
+
+
+def _first_cause(text: str) -> str:
+    causes = [line.strip() for line in text.splitlines() if line.strip().startswith("Caused by:")]
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "unknown reason")
+    return causes[-1].removeprefix("Caused by:").strip() if causes else first

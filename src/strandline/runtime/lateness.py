@@ -1,0 +1,43 @@
+"""Telling late rows apart inside the plan.
+
+Spark drops a late row silently, and only in stateful operators. To count, keep or label it we need its own rule
+as an expression: *event time ≤ watermark that the batch before was planned with*. That number is known before a
+batch starts, but a streaming plan is fixed; so it is read, in every batch anew, from a one-line file beside the
+checkpoint, by a join with a single broadcast row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.checkpoints.storage import storage_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WATERMARK = "__strandline_watermark_ms"
+
+
+class LateWatermark:
+    """The file with the watermark that decides lateness in the next batch.
+
+    Its length never changes: Spark lists a static file once per query and re-reads only its content.
+    """
+
+    def __init__(self, checkpoint_location: str) -> None:
+        folder, _, name = checkpoint_location.rpartition("/")
+        self._storage = storage_at(folder)
+        self._name = f"{name}.late-watermark"
+        self._path = f"{folder}/{self._name}"
+
+    def set(self, watermark_ms: int) -> None:
+        """Called before the next batch is planned: at a start, and at the end of every batch."""
+        self._storage.write(self._name, f"{watermark_ms:020d}\n".encode())
+
+    def flag(self, spark: SparkSession, rows: DataFrame, event_time: str, column: str) -> DataFrame:
+        """`rows` with a boolean column: was this row late when its batch was planned?"""
+        from pyspark.sql import functions as F
+
+        watermark = spark.read.text(self._path).select(F.col("value").cast("bigint").alias(_WATERMARK))
+        late = F.coalesce(F.col(event_time) <= F.timestamp_millis(_WATERMARK), F.lit(False))
+        return rows.crossJoin(F.broadcast(watermark)).withColumn(column, late).drop(_WATERMARK)

@@ -1,0 +1,111 @@
+"""Running a pipeline, from configuration to summary: the one call behind ``strandline run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.ledger import Ledger, open_ledger
+from strandline.ledger.records import Attempt, AttemptStatus
+from strandline.model.definition import Pipeline
+from strandline.model.errors import Failure, Fenced, StrandlineError
+from strandline.model.times import parse_duration
+from strandline.project.config import Project
+from strandline.runtime.failures import explain_batch_failure
+from strandline.runtime.options import Allowances, RunLimit
+from strandline.runtime.reporting import Reporter
+from strandline.runtime.running import EndReason, RunningAttempt, RunSummary
+from strandline.runtime.session import start_session
+from strandline.runtime.starting import register, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ledger_of(project: Project) -> Ledger:
+    config = project.profile.ledger
+    return open_ledger(
+        project.ledger_url,
+        password=config.password.resolve() if config.password else None,
+        patience=parse_duration(config.busy_timeout),
+    )
+
+
+def run_pipeline(
+    project: Project,
+    pipeline: Pipeline,
+    limit: RunLimit,
+    reporter: Reporter,
+    *,
+    allow: Allowances | None = None,
+    session: SparkSession | None = None,
+) -> RunSummary:
+    """Run one attempt of a pipeline.
+
+    Args:
+        session: a session to run in, which stays open; without it one is started for this run and stopped after it.
+    """
+    allowances = allow or Allowances()
+    ledger = ledger_of(project)
+    registered = register(project, pipeline, ledger, allowances, reporter)
+    number = registered.attempt.number
+    reporter.say(f"attempt {number} of '{pipeline.name}', strand {registered.strand}")
+    try:
+        with _session(project, pipeline, number, session, reporter) as spark:
+            started = start(spark, project, pipeline, ledger, registered, allowances, reporter)
+            summary = RunningAttempt(spark, started, ledger, limit, reporter).run()
+    except BaseException as error:
+        failure = explain_batch_failure(pipeline.name, error) if isinstance(error, Exception) else error
+        _record_early_end(ledger, registered.attempt, failure)
+        ledger.close()
+        if isinstance(failure, Failure) and not failure.detail and session is None:
+            failure.detail = f"log: {_log_file(project, pipeline, number)}"
+        if failure is error:
+            raise
+        raise failure from error
+    if summary.reason is EndReason.CANCELLED and pipeline.checkpoint.on_cancel == "delete":
+        registered.checkpoint.storage.delete_all()
+        ledger.events.add(pipeline.name, "checkpoint-deleted", "cancelled, on_cancel=delete", number)
+    ledger.close()
+    return summary
+
+
+def _log_file(project: Project, pipeline: Pipeline, number: int) -> Path:
+    return project.logs / f"{pipeline.name}-{number}.log"
+
+
+@contextmanager
+def _session(project: Project, pipeline: Pipeline, number: int, given: SparkSession | None, reporter: Reporter) -> Iterator[SparkSession]:
+    module = sys.modules.get(pipeline.transform.__module__)
+    if given is not None:
+        _ship_by_value(module)
+        yield given
+        return
+    spark = start_session(project, pipeline.name, _log_file(project, pipeline, number), reporter.say)
+    _ship_by_value(module)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _ship_by_value(module: object) -> None:
+    """Functions of a pipeline file travel to the workers whole: the file is not a package they could import."""
+    from pyspark import cloudpickle
+
+    if module is not None:
+        cloudpickle.register_pickle_by_value(module)
+
+
+def _record_early_end(ledger: Ledger, attempt: Attempt, failure: BaseException) -> None:
+    """An attempt that failed before its first batch has no watch yet that would record its end."""
+    try:
+        known = ledger.attempts.get(attempt.pipeline, attempt.number)
+        if known is not None and known.status is AttemptStatus.RUNNING:
+            status = AttemptStatus.FENCED if isinstance(failure, Fenced) else AttemptStatus.FAILED
+            ledger.attempts.end(attempt, status, str(failure) or type(failure).__name__)
+    except StrandlineError:
+        pass  # the ledger itself is the failure; the next start finds this process gone

@@ -1,0 +1,293 @@
+"""A running attempt: the streaming query, and the watch kept beside it.
+
+Batches run on Spark's thread. The watch runs on the main thread: heartbeat, requests, limits, timeouts, signals,
+and everything that must wait until a batch's checkpoint file exists.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from strandline.ledger import Ledger
+from strandline.ledger.records import AttemptStatus
+from strandline.ledger.requests import CANCEL, STOP
+from strandline.model.crash import CrashPoint, reach
+from strandline.model.errors import BatchTimedOut, Fenced, StrandlineError
+from strandline.model.times import human_duration
+from strandline.runtime.failures import explain_query_failure
+from strandline.runtime.liveness import BEAT
+from strandline.runtime.options import AvailableNow, ForBatches, ForDuration, RunLimit
+from strandline.runtime.protocol import BatchResult
+from strandline.runtime.reporting import Progress, Reporter
+from strandline.runtime.starting import Started
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_TICK = 0.1
+"""Seconds between two looks: short enough that a stop feels immediate, long enough to cost nothing."""
+_REQUESTS_EVERY = 1.0
+_SETTLE = 30.0
+"""Seconds to wait for Spark to write `commits/N` after the last batch returned."""
+
+
+class EndReason(str, Enum):
+    """Why a run ended without an error."""
+
+    LIMIT = "its limit was reached"
+    REQUESTED = "a stop was requested"
+    INTERRUPTED = "it was interrupted"
+    CANCELLED = "it was cancelled"
+    DRAINED = "everything available was read"
+
+
+class _Halt(Exception):  # noqa: N818 - not an error: ends the query at a batch boundary
+    """Raised at the entrance of a batch that must not begin."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run achieved, for the person who started it."""
+
+    pipeline: str
+    attempt: int
+    strand: str
+    batches: int
+    rows: int
+    reason: EndReason
+    last_batch: int | None
+    snapshots: dict[str, int]
+
+
+class RunningAttempt:
+    def __init__(self, spark: SparkSession, started: Started, ledger: Ledger, limit: RunLimit, reporter: Reporter) -> None:
+        self._spark = spark
+        self._started = started
+        self._ledger = ledger
+        self._limit = limit
+        self._reporter = reporter
+        self._query: StreamingQuery | None = None
+        self._ending: EndReason | None = None
+        self._failure: BaseException | None = None
+        self._batch_began: float | None = None
+        self._batch: int | None = None
+        self._returned: BatchResult | None = None
+        self._completed = -1
+        self._last_end = 0.0
+        self._batches = 0
+        self._rows = 0
+        self._snapshots: dict[str, int] = {}
+        self._began = time.monotonic()
+
+    # -- Spark's thread --------------------------------------------------------------------------------------
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        if self._ending is not None or self._failure is not None:
+            raise _Halt
+        rest = self._started.pipeline.checkpoint.min_pause.total_seconds() - (time.monotonic() - self._last_end)
+        if self._batches and rest > 0:
+            time.sleep(rest)
+        self._batch, self._batch_began = batch, time.monotonic()
+        try:
+            result = self._started.protocol.run_batch(frame, batch)
+            plan = self._started.checkpoint.plan(batch)
+            self._started.lateness.set(plan.watermark_ms if plan else 0)
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+        finally:
+            self._batch_began, self._last_end = None, time.monotonic()
+        self._batches += 1
+        self._rows += result.rows
+        self._snapshots.update(result.snapshots)
+        self._returned = result
+        if isinstance(self._limit, ForBatches) and self._batches >= self._limit.count:
+            self._end(EndReason.LIMIT)
+
+    # -- the watch -------------------------------------------------------------------------------------------
+
+    def run(self) -> RunSummary:
+        """Run to the limit, a request, a signal or a failure; record the end in the ledger either way."""
+        previous = self._catch_signals()
+        attempt = self._started.attempt
+        try:
+            while True:
+                self._query = self._launch()
+                self._watch()
+                self._settle()
+                if self._failure is not None:
+                    raise self._failure
+                if self._ending is not None or self._drained():
+                    break
+        except BaseException as failure:
+            fenced = isinstance(failure, Fenced)
+            status = AttemptStatus.FENCED if fenced else AttemptStatus.FAILED
+            text = failure.message if isinstance(failure, StrandlineError) else f"{type(failure).__name__}: {failure}"
+            self._record_end(status, text)
+            raise
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        reason = self._ending or EndReason.DRAINED
+        self._record_end(AttemptStatus.STOPPED, reason.value)
+        last = self._returned.batch if self._returned else None
+        return RunSummary(
+            attempt.pipeline, attempt.number, self._started.identity.strand, self._batches, self._rows, reason, last, self._snapshots
+        )
+
+    def _launch(self) -> StreamingQuery:
+        policy = self._started.pipeline.checkpoint
+        self._spark.conf.set("spark.sql.streaming.minBatchesToRetain", str(policy.retain))
+        writer = (
+            self._started.dataflow.frame.writeStream.queryName(f"{self._started.pipeline.name}-{self._started.attempt.id}")
+            .outputMode(self._started.pipeline.output_mode)
+            .option("checkpointLocation", self._started.checkpoint.location)
+            .foreachBatch(self._on_batch)
+        )
+        if isinstance(self._limit, AvailableNow):
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{int(policy.every.total_seconds() * 1000)} milliseconds").start()
+
+    def _watch(self) -> None:
+        assert self._query is not None
+        next_beat = next_requests = 0.0
+        while self._query.isActive:
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + BEAT.total_seconds()
+                self._beat()
+            if now >= next_requests:
+                next_requests = now + _REQUESTS_EVERY
+                self._take_requests()
+            self._follow_up()
+            self._check_limits(now)
+            if (self._ending is not None or self._failure is not None) and self._at_boundary():
+                self._query.stop()
+                break
+            time.sleep(_TICK)
+        error = self._query.exception()
+        if error is not None and self._failure is None and self._ending is None:
+            self._failure = explain_query_failure(self._started.pipeline.name, error)
+
+    def _at_boundary(self) -> bool:
+        """No batch is running, and the last one's checkpoint file is there: stopping now interrupts nothing."""
+        if self._failure is not None:
+            return True
+        if self._batch_began is not None:
+            return False
+        if self._returned is None or self._returned.batch <= self._completed:
+            return True
+        return time.monotonic() - self._last_end > _SETTLE
+
+    def _follow_up(self) -> None:
+        """Step 7 of the protocol: only after `commits/N` exists is a batch complete."""
+        result = self._returned
+        if result is None or result.batch <= self._completed or not self._started.checkpoint.is_completed(result.batch):
+            return
+        reach(CrashPoint.CHECKPOINT_COMPLETE, result.batch)
+        identity = self._started.identity
+        self._ledger.batches.complete(identity.pipeline, identity.strand, result.batch)
+        self._completed = result.batch
+        self._reporter.progress(self._progress(result))
+
+    def _settle(self) -> None:
+        """After the query ended, Spark may still be about to have written the last commit file."""
+        if self._failure is None and self._returned is not None:
+            self._follow_up()
+
+    def _drained(self) -> bool:
+        """Spark's available-now ends after one generator batch; go on until every source says it is done."""
+        if not isinstance(self._limit, AvailableNow):
+            self._ending = EndReason.REQUESTED  # the query ended by itself, which only a stop causes
+            return True
+        end = dict(self._returned.end.sources) if self._returned else {}
+        return all(reader.exhausted(end.get(name)) for name, reader in self._started.readers.items())
+
+    def _beat(self) -> None:
+        if not self._ledger.attempts.beat(self._started.attempt, json.dumps(self._facts())):
+            self._failure = self._failure or Fenced(
+                f"attempt {self._started.attempt.number} of '{self._started.pipeline.name}' was replaced by a newer one",
+                next_command="strandline status",
+            )
+
+    def _facts(self) -> dict[str, Any]:
+        result = self._returned
+        if result is None:
+            return {"batches": 0, "rows": 0}
+        return {
+            "batch": result.batch,
+            "batches": self._batches,
+            "rows": self._rows,
+            "offsets": result.end.human(None),
+            "snapshots": {table: str(snapshot) for table, snapshot in self._snapshots.items()},
+            "lag": self._lag(result),
+        }
+
+    def _lag(self, result: BatchResult) -> str | None:
+        end = dict(result.end.sources)
+        lags = [reader.lag(end.get(name)) for name, reader in self._started.readers.items()]
+        known = [lag for lag in lags if lag is not None]
+        return ", ".join(known) or None
+
+    def _progress(self, result: BatchResult) -> Progress:
+        assert self._query is not None
+        told: Any = self._query.lastProgress
+        state = sum(int(op["numRowsTotal"]) for op in told["stateOperators"]) if told and told["stateOperators"] else None
+        rate = result.rows / result.seconds if result.seconds > 0 else 0.0
+        return Progress(result, rate, result.end.human(result.start), self._lag(result), state)
+
+    def _take_requests(self) -> None:
+        for request in self._ledger.requests.open(self._started.pipeline.name):
+            if request.kind in (STOP, CANCEL):
+                self._reporter.say(f"{request.kind} requested by {request.requested_by}: ending after the current batch")
+                self._end(EndReason.CANCELLED if request.kind == CANCEL else EndReason.REQUESTED)
+            self._ledger.requests.answer(request.id, f"attempt {self._started.attempt.number} is ending")
+
+    def _check_limits(self, now: float) -> None:
+        if isinstance(self._limit, ForDuration) and now - self._began >= self._limit.span.total_seconds():
+            self._end(EndReason.LIMIT)
+        began, limit = self._batch_began, self._started.pipeline.checkpoint.timeout
+        if began is not None and now - began > limit.total_seconds():
+            self._failure = self._failure or BatchTimedOut(
+                f"batch {self._batch} of '{self._started.pipeline.name}' ran longer than its limit of {human_duration(limit)}; it was "
+                "abandoned and will run again with the next start",
+                next_command=f"strandline run {self._started.pipeline.name}",
+            )
+            identity = self._started.identity
+            self._ledger.events.add(identity.pipeline, "batch-timed-out", f"batch {self._batch}", identity.holder.attempt)
+            self._spark.sparkContext.cancelAllJobs()
+
+    def _end(self, reason: EndReason) -> None:
+        self._ending = self._ending or reason
+
+    def _record_end(self, status: AttemptStatus, reason: str) -> None:
+        """A ledger that fails now must not hide why the run ended; the next start finds the process gone."""
+        try:
+            self._ledger.attempts.beat(self._started.attempt, json.dumps(self._facts()))
+            self._ledger.attempts.end(self._started.attempt, status, reason)
+        except StrandlineError as error:
+            self._reporter.say(f"the end of this attempt could not be recorded: {error.message}")
+
+    def _catch_signals(self) -> dict[int, Any]:
+        """The first Ctrl-C (or SIGTERM) ends the run after the current batch, the second at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if self._ending is EndReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            self._reporter.say("stopping after the current batch (press Ctrl-C again to stop at once; nothing is lost or doubled)")
+            self._end(EndReason.INTERRUPTED)
+
+        return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+

@@ -1,0 +1,48 @@
+"""The thin JVM adapter of the fence: Iceberg asks, the pure function in `model.fence` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strandline.model.fence import Decision
+from strandline.model.stamp import Stamp, Witness, decode_mark
+
+Judge = Callable[[Witness | None, Witness | None], Decision]
+"""(mark, newest stamp) → decision."""
+
+
+class FenceValidator:
+    """Implements Iceberg's `SnapshotAncestryValidator` in Python, over py4j's callback server.
+
+    Iceberg calls it when the commit is prepared and again on every retry, each time with the refreshed ancestry;
+    the mark is read in the same breath from the same refreshed metadata.
+    """
+
+    def __init__(self, judge: Judge, pipeline: str, read_mark: Callable[[], str | None]) -> None:
+        self._judge = judge
+        self._pipeline = pipeline
+        self._read_mark = read_mark
+        self.refusal: Decision | None = None
+
+    def validate(self, ancestry: Any) -> bool:
+        decision = self._judge(decode_mark(self._read_mark()), newest_witness(ancestry, self._pipeline))
+        self.refusal = None if decision.accepted else decision
+        return decision.accepted
+
+    def errorMessage(self) -> str:  # noqa: N802 - the Java interface names it
+        return self.refusal.reason if self.refusal else "accepted"
+
+    class Java:
+        implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
+
+
+def newest_witness(ancestry: Any, pipeline: str) -> Witness | None:
+    """The pipeline's newest stamp among Java snapshots, newest first. Stops there: each step is a socket round trip."""
+    snapshots = ancestry.iterator()
+    while snapshots.hasNext():
+        summary = snapshots.next().summary()
+        if summary.get("strandline.pipeline") == pipeline:
+            stamp = Stamp.from_summary(dict(summary))
+            return stamp.witness if stamp is not None else None
+    return None

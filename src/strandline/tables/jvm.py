@@ -1,0 +1,284 @@
+"""The few Iceberg calls that need the JVM, each behind a plain Python method.
+
+Everything py4j-shaped stays in this module and in `fencing`. Callers see rows, ids and our own values.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from strandline.model.crash import CrashPoint, reach
+from strandline.model.errors import TableUnavailable
+from strandline.model.fence import Decision
+from strandline.model.stamp import Stamp, Witness, decode_mark, encode_mark, mark_key
+from strandline.tables.fencing import FenceValidator, Judge, newest_witness
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """Data files on storage that no snapshot knows yet."""
+
+    handles: tuple[Any, ...]
+    """Java DataFile objects, opaque to callers."""
+    paths: tuple[tuple[str, int, int], ...]
+    """(path, rows, bytes) of each."""
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows, _ in self.paths)
+
+
+@dataclass(frozen=True)
+class CommittedSnapshot:
+    id: int
+    parent_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    summary: dict[str, str]
+
+
+class CommitRefused(Exception):
+    """The fence said no; nothing entered the table."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
+
+
+class CommitConflict(Exception):
+    """The table moved under a compare-and-set; nothing was changed. Read again and redo."""
+
+
+class CommitOutcomeUnknown(Exception):
+    """The commit may or may not have happened: look before anything else."""
+
+
+class JvmTable:
+    """One Iceberg table, loaded in the driver's JVM."""
+
+    def __init__(self, spark: SparkSession, catalog: str, name: str) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self.catalog = catalog
+        self.name = name
+        self.full_name = f"{catalog}.{name}"
+        try:
+            self._table = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, self.full_name)
+        except Py4JJavaError as error:
+            raise TableUnavailable(f"table '{name}' cannot be loaded: {error.java_exception.getMessage()}") from error
+        self._staging = _Staging(spark, self._table)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        self._table.refresh()
+
+    def witnesses(self, pipeline: str) -> tuple[Witness | None, Witness | None]:
+        """(mark, newest stamp) of a pipeline on main, as of the last refresh."""
+        mark = decode_mark(self._table.properties().get(mark_key(pipeline)))
+        return mark, newest_witness(self._ancestors(), pipeline)
+
+    def _ancestors(self) -> Any:
+        return self._jvm.org.apache.iceberg.util.SnapshotUtil.currentAncestors(self._table)
+
+    def head(self, branch: str = "main") -> CommittedSnapshot | None:
+        snapshot = self._table.snapshot(branch)
+        return _committed(snapshot) if snapshot is not None else None
+
+    def own_snapshot(self, stamp: Stamp) -> CommittedSnapshot | None:
+        """The snapshot that carries exactly this stamp's batch by exactly this attempt, if main's history has it."""
+        snapshots = self._ancestors().iterator()
+        while snapshots.hasNext():
+            snapshot = snapshots.next()
+            summary = snapshot.summary()
+            if summary.get("strandline.pipeline") != stamp.pipeline:
+                continue
+            found = Stamp.from_summary(dict(summary))
+            if found is None or found.holder.attempt < stamp.holder.attempt:
+                return None
+            if (found.holder, found.batch, found.kind) == (stamp.holder, stamp.batch, stamp.kind):
+                return _committed(snapshot)
+        return None
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def stage(self, frame: DataFrame) -> StagedFiles:
+        """Write the rows as data files of this table, without any table commit."""
+        return self._staging.write(frame)
+
+    def append(self, staged: StagedFiles, stamp: Stamp, judge: Judge) -> CommittedSnapshot:
+        """One transaction: files + stamp + mark, judged by the fence against the table as it is at that instant."""
+        return self._commit(staged, stamp, judge, CrashPoint.COMMITTING)
+
+    def claim(self, stamp: Stamp, judge: Judge) -> CommittedSnapshot:
+        """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again."""
+        return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING)
+
+    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint) -> CommittedSnapshot:
+        transaction = self._table.newTransaction()
+        view = transaction.table()
+        # Not a fast append: that one adds a manifest per batch for ever, and every later commit rewrites the list.
+        append = transaction.newAppend()
+        for handle in staged.handles:
+            append.appendFile(handle)
+        for key, value in stamp.to_summary().items():
+            append.set(key, value)
+        validator = FenceValidator(judge, stamp.pipeline, lambda: view.properties().get(mark_key(stamp.pipeline)))
+        append.validateWith(validator)
+        try:
+            append.commit()
+            transaction.updateProperties().set(mark_key(stamp.pipeline), encode_mark(stamp.witness)).commit()
+            reach(point, stamp.batch)
+            transaction.commitTransaction()
+        except Py4JJavaError as error:
+            raise _classify(error, validator.refusal) from error
+        committed = self.own_snapshot(stamp)  # usually the head; another writer may have landed right behind us
+        if committed is None:
+            raise CommitOutcomeUnknown("the commit returned but its snapshot is not in the table's history")
+        return committed
+
+    def branch_at_main(self, branch: str) -> None:
+        """(Re)create a working branch at main's head, which must exist; leftovers of a crashed attempt are dropped."""
+        manage = self._table.manageSnapshots()
+        if self._table.refs().get(branch) is not None:
+            manage.removeBranch(branch)
+        try:
+            manage.createBranch(branch, self._table.currentSnapshot().snapshotId()).commit()
+        except Py4JJavaError as error:
+            raise _classify(error, None) from error
+        self.refresh()
+
+    def branches(self, prefix: str) -> list[str]:
+        return sorted(str(name) for name in self._table.refs() if str(name).startswith(prefix))
+
+    def branch_only_files(self, branch: str) -> list[tuple[str, int, int]]:
+        """(path, rows, bytes) of files that the snapshots of a branch added and main does not have."""
+        util = self._jvm.org.apache.iceberg.util.SnapshotUtil
+        head, main = self._table.snapshot(branch), self._table.currentSnapshot()
+        found: list[tuple[str, int, int]] = []
+        while head is not None and not util.isAncestorOf(self._table, main.snapshotId(), head.snapshotId()):
+            for added in (head.addedDataFiles(self._table.io()), head.addedDeleteFiles(self._table.io())):
+                found += [(str(f.location()), int(f.recordCount()), int(f.fileSizeInBytes())) for f in added]
+            head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
+        return found
+
+    def drop_branches(self, names: list[str]) -> None:
+        manage = self._table.manageSnapshots()
+        for name in names:
+            manage.removeBranch(name)
+        manage.commit()
+        self.refresh()
+
+    def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> CommittedSnapshot:
+        """Make the branch's head main's head, with the mark, only if main is still where it was read."""
+        self.refresh()
+        head = self._table.currentSnapshot()
+        if (head.snapshotId() if head is not None else None) != expected_main:
+            raise CommitConflict("main moved")
+        transaction = self._table.newTransaction()
+        try:
+            manage = transaction.manageSnapshots()
+            manage.fastForwardBranch("main", branch).removeBranch(branch).commit()
+            transaction.updateProperties().set(mark_key(pipeline), encode_mark(witness)).commit()
+            reach(CrashPoint.COMMITTING, witness.batch)
+            transaction.commitTransaction()
+        except Py4JJavaError as error:
+            raise _classify(error, None) from error
+        return _committed(self._table.currentSnapshot())
+
+    def snapshot_count(self) -> int:
+        return len(self._table.snapshots())
+
+    def expire_to(self, keep: int) -> None:
+        """Drop the oldest snapshots of main so that `keep` remain; tagged and branched ones stay.
+
+        Only metadata files go. Data files that only old snapshots knew are left to table maintenance, which can
+        weigh them against savepoints and open incidents.
+        """
+        level = self._jvm.org.apache.iceberg.ExpireSnapshots.CleanupLevel.METADATA_ONLY
+        everything = 2**62  # milliseconds: every snapshot is old enough, the count alone decides
+        try:
+            self._table.expireSnapshots().expireOlderThan(everything).retainLast(keep).cleanupLevel(level).commit()
+        except Py4JJavaError as error:
+            raise _classify(error, None) from error
+        self.refresh()
+
+    def delete_files(self, staged: StagedFiles) -> None:
+        io = self._table.io()
+        for path, _, _ in staged.paths:
+            io.deleteFile(path)
+
+
+class _Staging:
+    """Iceberg's rewrite path writes data files and hands them over instead of committing them.
+
+    A table handle is registered under a random group id; writing to that id collects the new files. (The older
+    write option ``rewritten-file-set-id`` is ignored since Iceberg 1.9 and commits: a canary test watches this.)
+    """
+
+    def __init__(self, spark: SparkSession, table: Any) -> None:
+        self._table = table
+        self._coordinator = spark._jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()  # type: ignore[union-attr]
+        self._cache = _table_cache(spark, table)
+
+    def write(self, frame: DataFrame) -> StagedFiles:
+        group = f"strandline-{uuid.uuid4().hex}"
+        self._cache.add(group, self._table)
+        try:
+            frame.write.format("iceberg").mode("append").save(group)
+            handles = tuple(self._coordinator.fetchNewFiles(self._table, group))
+        finally:
+            self._coordinator.clearRewrite(self._table, group)
+            self._cache.remove(group)
+        facts = tuple((str(f.location()), int(f.recordCount()), int(f.fileSizeInBytes())) for f in handles)
+        return StagedFiles(handles, facts)
+
+
+def _table_cache(spark: SparkSession, table: Any) -> Any:
+    """`SparkTableCache.get()` is static beside an instance method of the same name, which py4j cannot tell apart."""
+    gateway: Any = spark.sparkContext._gateway
+    loader = table.getClass().getClassLoader()
+    method = loader.loadClass("org.apache.iceberg.spark.SparkTableCache").getMethod(
+        "get", gateway.new_array(gateway.jvm.java.lang.Class, 0)
+    )
+    return method.invoke(None, gateway.new_array(gateway.jvm.java.lang.Object, 0))
+
+
+def _classify(error: Py4JJavaError, refusal: Decision | None) -> Exception:
+    """Refused and conflicting commits are known not to have happened; anything else is unknown until looked up."""
+    if refusal is not None:
+        return CommitRefused(refusal)
+    names = [type_name for type_name, _ in java_causes(error)]
+    if any(name.endswith(("CommitFailedException", "ValidationException")) for name in names):
+        return CommitConflict(java_causes(error)[0][1])
+    return CommitOutcomeUnknown("; caused by ".join(f"{n.rsplit('.', 1)[-1]}: {m}" for n, m in java_causes(error)[:3]))
+
+
+def java_causes(error: Py4JJavaError) -> list[tuple[str, str]]:
+    """(class name, message) of a Java exception and its causes, outermost first."""
+    found: list[tuple[str, str]] = []
+    at: Any = error.java_exception
+    while at is not None and len(found) < 20:
+        found.append((str(at.getClass().getName()), str(at.getMessage())))
+        at = at.getCause()
+    return found
+
+
+def _committed(snapshot: Any) -> CommittedSnapshot:
+    parent = snapshot.parentId()
+    summary: Mapping[str, str] = snapshot.summary()
+    return CommittedSnapshot(
+        id=int(snapshot.snapshotId()),
+        parent_id=int(parent) if parent is not None else None,
+        sequence_number=int(snapshot.sequenceNumber()),
+        timestamp_ms=int(snapshot.timestampMillis()),
+        summary={str(k): str(v) for k, v in dict(summary).items()},
+    )

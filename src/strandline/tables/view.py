@@ -1,0 +1,94 @@
+"""A table as its metadata file tells it: snapshots, refs, properties, and what they witness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from strandline.model.stamp import MARK_PREFIX, Stamp, Witness, decode_mark, mark_key
+
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    id: int
+    parent_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    operation: str
+    summary: dict[str, str]
+
+    @cached_property
+    def stamp(self) -> Stamp | None:
+        return Stamp.from_summary(self.summary)
+
+    def count(self, key: str) -> int:
+        return int(self.summary.get(key, 0))
+
+
+class TableView:
+    """Immutable: one metadata file. Load again to see later commits."""
+
+    def __init__(self, name: str, metadata: dict[str, Any]) -> None:
+        self.name = name
+        self._metadata = metadata
+
+    @property
+    def location(self) -> str:
+        return str(self._metadata["location"])
+
+    @property
+    def format_version(self) -> int:
+        return int(self._metadata["format-version"])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._metadata.get("properties", {}))
+
+    @property
+    def refs(self) -> dict[str, int]:
+        return {name: int(ref["snapshot-id"]) for name, ref in self._metadata.get("refs", {}).items()}
+
+    @cached_property
+    def snapshots(self) -> dict[int, Snapshot]:
+        return {
+            int(raw["snapshot-id"]): Snapshot(
+                id=int(raw["snapshot-id"]),
+                parent_id=int(raw["parent-snapshot-id"]) if raw.get("parent-snapshot-id") is not None else None,
+                sequence_number=int(raw.get("sequence-number", 0)),
+                timestamp_ms=int(raw["timestamp-ms"]),
+                operation=str(raw.get("summary", {}).get("operation", "")),
+                summary={k: str(v) for k, v in raw.get("summary", {}).items()},
+            )
+            for raw in self._metadata.get("snapshots", [])
+        }
+
+    def ancestors(self, branch: str = MAIN) -> Iterator[Snapshot]:
+        """Newest first, until the first expired parent."""
+        at = self.refs.get(branch)
+        while at is not None and at in self.snapshots:
+            snapshot = self.snapshots[at]
+            yield snapshot
+            at = snapshot.parent_id
+
+    def mark(self, pipeline: str, branch: str = MAIN) -> Witness | None:
+        return decode_mark(self.properties.get(mark_key(pipeline, branch)))
+
+    def newest_stamp(self, pipeline: str, branch: str = MAIN) -> Witness | None:
+        for snapshot in self.ancestors(branch):
+            if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
+                return snapshot.stamp.witness
+        return None
+
+    def highest_attempt(self, pipeline: str) -> int:
+        """Over every mark and stamp still there, so that a lost ledger never hands out an old number again."""
+        stamps = (s.stamp for s in self.snapshots.values())
+        numbers = [stamp.holder.attempt for stamp in stamps if stamp is not None and stamp.pipeline == pipeline]
+        for key, value in self.properties.items():
+            if key == mark_key(pipeline) or key.startswith(f"{MARK_PREFIX}{pipeline}@"):
+                mark = decode_mark(value)
+                numbers.append(mark.holder.attempt if mark else 0)
+        return max(numbers, default=0)
