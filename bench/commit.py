@@ -42,10 +42,18 @@ WARM_UP = 3
 """Batches left out at the start of every run: class loading and code generation."""
 
 
-class Silent:
+class QueryWatcher:
+    """Keeps the queries that a run starts, for their progress reports."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.queries: dict[str, Any] = {}
+
     def say(self, text: str) -> None: ...
 
-    def progress(self, progress: Progress) -> None: ...
+    def progress(self, progress: Progress) -> None:
+        for query in self._spark.streams.active if not self.queries else []:
+            self.queries.setdefault(str(query.runId), query)
 
 
 @dataclass
@@ -62,9 +70,9 @@ class Bench:
         """Seconds per batch of our sink."""
         table = self.fresh("ours")
         pipeline = _pipeline(table.replace(".", "_"), source, sl.table(table))
-        with _Durations(self.spark) as durations:
-            run_pipeline(self.project, pipeline, limit, Silent(), session=self.spark)
-        return durations.seconds
+        watcher = QueryWatcher(self.spark)
+        run_pipeline(self.project, pipeline, limit, watcher, session=self.spark)
+        return [seconds for query in watcher.queries.values() for seconds in _durations(query)]
 
     def native(self, source: Any, limit: RunLimit) -> list[float]:
         """Seconds per batch of Iceberg's own sink, into a table made the same way."""
@@ -72,18 +80,16 @@ class Bench:
         frame = reader_for(self.project, "orders", source).read(self.spark)
         provision(self.spark, "local", TableSink(table), frame)
         writer = frame.writeStream.format("iceberg").option("checkpointLocation", f"{self.project.checkpoints}/{table}")
-        with _Durations(self.spark) as durations:
-            if isinstance(limit, AvailableNow):
-                writer.trigger(availableNow=True).toTable(f"local.{table}").awaitTermination()
-            else:
-                assert isinstance(limit, ForBatches)
-                query = writer.trigger(processingTime="0 seconds").toTable(f"local.{table}")
-                while len(durations.seconds) < limit.count and query.isActive:
-                    time.sleep(0.05)
-                query.stop()
-                if error := query.exception():
-                    raise error
-        return durations.seconds
+        if isinstance(limit, AvailableNow):
+            query = writer.trigger(availableNow=True).toTable(f"local.{table}")
+            query.awaitTermination()
+        else:
+            assert isinstance(limit, ForBatches)
+            query = writer.trigger(processingTime="0 seconds").toTable(f"local.{table}")
+            while (query.lastProgress or {"batchId": -1})["batchId"] < limit.count - 1:
+                time.sleep(0.1)
+            query.stop()  # interrupts the batch after the last one measured
+        return _durations(query)
 
 
 def _pipeline(name: str, source: Any, sink: TableSink) -> Pipeline:
@@ -93,36 +99,9 @@ def _pipeline(name: str, source: Any, sink: TableSink) -> Pipeline:
     return sl.pipeline(name=name, source=source, sink=sink, checkpoint=sl.checkpoint(every="0 s"))(transform)
 
 
-class _Durations:
-    """Collects the duration of every batch with rows, as Spark reports it for both sinks alike."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
-        seconds: list[float] = []
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802
-
-            def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-                if event.progress.numInputRows:
-                    seconds.append(event.progress.durationMs["triggerExecution"] / 1000)
-
-            def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
-
-            def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
-
-        self.seconds = seconds
-        self._spark = spark
-        self._listener = Listener()
-
-    def __enter__(self) -> _Durations:
-        self._spark.streams.addListener(self._listener)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        time.sleep(0.5)  # the listener bus is asynchronous
-        self._spark.streams.removeListener(self._listener)
+def _durations(query: Any) -> list[float]:
+    """Seconds of every batch with rows, as Spark itself reports them for both sinks alike."""
+    return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"]]
 
 
 def alternate(rounds: int, first: Callable[[], list[float]], second: Callable[[], list[float]]) -> tuple[list[float], list[float]]:
@@ -238,6 +217,7 @@ def main() -> None:
         write_project(folder)
         project = load_project(folder)
         spark = start_session(project, "bench", folder / "bench.log", lambda text: print(text, file=sys.stderr))
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 10_000)
         bench = Bench(spark, project)
         result = measure(bench, quick=arguments.quick, only=arguments.only)
         spark.stop()

@@ -31,7 +31,8 @@ from strandline.model.times import from_millis, rfc3339
 from strandline.runtime.dataflow import Dataflow, Output, Role
 from strandline.runtime.positions import Positions
 from strandline.runtime.upsert import Upsert
-from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, CommittedSnapshot, JvmTable, StagedFiles
+from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, JvmTable, StagedFiles
+from strandline.tables.view import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,6 +104,7 @@ class CommitProtocol:
         self._chains = list(chains)
         self._positions = positions
         self._ledger = ledger
+        self._began = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> BatchResult:
         began = time.monotonic()
@@ -124,8 +126,7 @@ class CommitProtocol:
                 self._stage(work)
             reach(CrashPoint.STAGED, batch)
             # Step 4: record the intent.
-            earlier = self._ledger.batches.get(self._identity.pipeline, self._identity.strand, batch)
-            replayed = earlier is not None and earlier.attempt != self._identity.holder.attempt
+            replayed = self._is_replay(batch)
             todo = [work for work in todo if work.rows > 0]
             self._record_intents(batch, start, end, todo)
             reach(CrashPoint.INTENT_RECORDED, batch)
@@ -144,6 +145,14 @@ class CommitProtocol:
         # Step 7 begins when this returns.
         rows = sum(work.rows for work in todo)
         return BatchResult(batch, start, end, rows, late, snapshots, replayed, time.monotonic() - began)
+
+    def _is_replay(self, batch: int) -> bool:
+        """Did an earlier attempt plan this batch? Only the first batch of an attempt can be one."""
+        if self._began:
+            return False
+        self._began = True
+        earlier = self._ledger.batches.get(self._identity.pipeline, self._identity.strand, batch)
+        return earlier is not None and earlier.attempt != self._identity.holder.attempt
 
     @property
     def _has_upsert(self) -> bool:
@@ -231,7 +240,7 @@ class CommitProtocol:
             replayed=work.rows if replayed else 0,
         )
 
-    def _commit(self, work: _Work, stamp: Stamp) -> CommittedSnapshot | None:
+    def _commit(self, work: _Work, stamp: Stamp) -> Snapshot | None:
         """Step 5 with every outcome, then step 6. None when the table needed no new snapshot."""
         name = work.chain.sink.name
         for left in reversed(range(COMMIT_TRIES)):
@@ -278,7 +287,7 @@ class CommitProtocol:
         self._expire(work.chain)
         return committed
 
-    def _try_commit(self, work: _Work, stamp: Stamp) -> CommittedSnapshot | None:
+    def _try_commit(self, work: _Work, stamp: Stamp) -> Snapshot | None:
         def judge(mark: Witness | None, newest: Witness | None) -> Decision:
             return decide(work.proposal, mark, newest)
 
@@ -287,7 +296,7 @@ class CommitProtocol:
         assert work.upsert is not None
         return work.upsert.commit(stamp, judge)
 
-    def _find(self, work: _Work, stamp: Stamp, because: Exception | None = None) -> CommittedSnapshot | None:
+    def _find(self, work: _Work, stamp: Stamp, because: Exception | None = None) -> Snapshot | None:
         try:
             work.chain.table.refresh()
             return work.chain.table.own_snapshot(stamp)
@@ -317,7 +326,7 @@ class CommitProtocol:
                 pass  # housekeeping: the next batch tries again
 
 
-def commit_record(table: str, committed: CommittedSnapshot, stamp: Stamp) -> CommitRecord:
+def commit_record(table: str, committed: Snapshot, stamp: Stamp) -> CommitRecord:
     summary = committed.summary
     return CommitRecord(
         table=table,

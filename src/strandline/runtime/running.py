@@ -21,6 +21,7 @@ from strandline.ledger.requests import CANCEL, STOP
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import BatchTimedOut, Fenced, StrandlineError
 from strandline.model.times import human_duration
+from strandline.runtime.callback import for_each_batch
 from strandline.runtime.failures import explain_query_failure
 from strandline.runtime.liveness import BEAT
 from strandline.runtime.options import AvailableNow, ForBatches, ForDuration, RunLimit
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _TICK = 0.1
 """Seconds between two looks: short enough that a stop feels immediate, long enough to cost nothing."""
 _REQUESTS_EVERY = 1.0
+_REPORT_EVERY = 0.5
+"""Seconds between two progress reports at most; batches that follow each other faster are summed up by the next."""
 _SETTLE = 30.0
 """Seconds to wait for Spark to write `commits/N` after the last batch returned."""
 
@@ -82,6 +85,7 @@ class RunningAttempt:
         self._returned: BatchResult | None = None
         self._completed = -1
         self._last_end = 0.0
+        self._next_report = 0.0
         self._batches = 0
         self._rows = 0
         self._snapshots: dict[str, int] = {}
@@ -150,8 +154,8 @@ class RunningAttempt:
             self._started.dataflow.frame.writeStream.queryName(f"{self._started.pipeline.name}-{self._started.attempt.id}")
             .outputMode(self._started.pipeline.output_mode)
             .option("checkpointLocation", self._started.checkpoint.location)
-            .foreachBatch(self._on_batch)
         )
+        writer = for_each_batch(writer, self._spark, self._on_batch)
         if isinstance(self._limit, AvailableNow):
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{int(policy.every.total_seconds() * 1000)} milliseconds").start()
@@ -196,7 +200,9 @@ class RunningAttempt:
         identity = self._started.identity
         self._ledger.batches.complete(identity.pipeline, identity.strand, result.batch)
         self._completed = result.batch
-        self._reporter.progress(self._progress(result))
+        if time.monotonic() >= self._next_report or self._ending is not None:
+            self._next_report = time.monotonic() + _REPORT_EVERY
+            self._reporter.progress(self._progress(result))
 
     def _settle(self) -> None:
         """After the query ended, Spark may still be about to have written the last commit file."""

@@ -64,6 +64,9 @@ ENGINE_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Without a UI nobody reads the plan texts that Spark writes for every execution, twice per batch here.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "2000",
     # A missing or broken file must stop the run, never shrink the table.
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

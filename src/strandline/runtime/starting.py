@@ -31,7 +31,7 @@ from strandline.runtime.reporting import Reporter
 from strandline.runtime.sources import SourceReader, reader_for
 from strandline.runtime.upsert import BRANCH_PREFIX
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.jvm import CommitRefused, CommittedSnapshot, JvmTable
+from strandline.tables.jvm import CommitRefused, JvmTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -250,10 +250,7 @@ def _settle(project: Project, ledger: Ledger, identity: Identity, table: str) ->
             continue
         landed.add((stamp.holder.id, stamp.batch))
         if snapshot.id not in known and snapshot.id in reachable:
-            committed = CommittedSnapshot(
-                snapshot.id, snapshot.parent_id, snapshot.sequence_number, snapshot.timestamp_ms, snapshot.summary
-            )
-            ledger.commits.record_commit(commit_record(table, committed, stamp))
+            ledger.commits.record_commit(commit_record(table, snapshot, stamp))
             ledger.events.add(identity.pipeline, "ledger-caught-up", f"{table}: snapshot {snapshot.id}", identity.holder.attempt)
     for intent in ledger.commits.unsettled([IntentState.STAGED, IntentState.UNKNOWN], identity.pipeline):
         if intent.table == table and (intent.attempt_id, intent.batch) in landed:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from strandline.model.definition import TableSink
 from strandline.model.stamp import Stamp
 from strandline.tables.fencing import Judge
-from strandline.tables.jvm import CommitConflict, CommitRefused, CommittedSnapshot, JvmTable
+from strandline.tables.jvm import CommitConflict, CommitRefused, JvmTable
+from strandline.tables.view import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +34,7 @@ class Upsert:
         self.frame = _newest_per_key(frame, sink)
         self.rows = self.frame.count()
 
-    def commit(self, stamp: Stamp, judge: Judge) -> CommittedSnapshot | None:
+    def commit(self, stamp: Stamp, judge: Judge) -> Snapshot | None:
         """Merge and publish. None when every row was older than what the table holds."""
         for left in reversed(range(PUBLISH_TRIES)):
             self._table.refresh()

@@ -6,7 +6,6 @@ Everything py4j-shaped stays in this module and in `fencing`. Callers see rows, 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,16 @@ from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import TableUnavailable
 from strandline.model.fence import Decision
 from strandline.model.stamp import Stamp, Witness, decode_mark, encode_mark, mark_key
-from strandline.tables.fencing import FenceValidator, Judge, newest_witness
+from strandline.tables.fencing import FenceValidator, Judge, each, newest_witness, plain_snapshot
+from strandline.tables.view import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+MERGE_MANIFESTS_AT = 100
+"""A fast append adds one manifest and is some 15 ms faster; at this many the next commit merges them into one, so
+that the list which every commit rewrites, and every reader plans from, stays short."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +39,6 @@ class StagedFiles:
     @property
     def rows(self) -> int:
         return sum(rows for _, rows, _ in self.paths)
-
-
-@dataclass(frozen=True)
-class CommittedSnapshot:
-    id: int
-    parent_id: int | None
-    sequence_number: int
-    timestamp_ms: int
-    summary: dict[str, str]
 
 
 class CommitRefused(Exception):
@@ -66,15 +62,20 @@ class JvmTable:
 
     def __init__(self, spark: SparkSession, catalog: str, name: str) -> None:
         self._spark = spark
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        # Looked up once: every dot of a Java package name is a round trip.
+        self._snapshot_util = jvm.org.apache.iceberg.util.SnapshotUtil
+        self._parser = jvm.org.apache.iceberg.SnapshotParser
+        self._cleanup_level = jvm.org.apache.iceberg.ExpireSnapshots.CleanupLevel
         self.catalog = catalog
         self.name = name
         self.full_name = f"{catalog}.{name}"
         try:
-            self._table = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, self.full_name)
+            self._table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, self.full_name)
         except Py4JJavaError as error:
             raise TableUnavailable(f"table '{name}' cannot be loaded: {error.java_exception.getMessage()}") from error
         self._staging = _Staging(spark, self._table)
+        self._manifests = MERGE_MANIFESTS_AT  # unknown: let the first commit merge if there is something to merge
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -84,28 +85,26 @@ class JvmTable:
     def witnesses(self, pipeline: str) -> tuple[Witness | None, Witness | None]:
         """(mark, newest stamp) of a pipeline on main, as of the last refresh."""
         mark = decode_mark(self._table.properties().get(mark_key(pipeline)))
-        return mark, newest_witness(self._ancestors(), pipeline)
+        return mark, newest_witness(self._ancestors(), pipeline, self._parser)
 
     def _ancestors(self) -> Any:
-        return self._jvm.org.apache.iceberg.util.SnapshotUtil.currentAncestors(self._table)
+        return self._snapshot_util.currentAncestors(self._table)
 
-    def head(self, branch: str = "main") -> CommittedSnapshot | None:
+    def head(self, branch: str = "main") -> Snapshot | None:
         snapshot = self._table.snapshot(branch)
-        return _committed(snapshot) if snapshot is not None else None
+        return plain_snapshot(snapshot, self._parser) if snapshot is not None else None
 
-    def own_snapshot(self, stamp: Stamp) -> CommittedSnapshot | None:
+    def own_snapshot(self, stamp: Stamp) -> Snapshot | None:
         """The snapshot that carries exactly this stamp's batch by exactly this attempt, if main's history has it."""
-        snapshots = self._ancestors().iterator()
-        while snapshots.hasNext():
-            snapshot = snapshots.next()
-            summary = snapshot.summary()
-            if summary.get("strandline.pipeline") != stamp.pipeline:
+        for snapshot in each(self._ancestors()):
+            if snapshot.summary().get("strandline.pipeline") != stamp.pipeline:
                 continue
-            found = Stamp.from_summary(dict(summary))
+            plain = plain_snapshot(snapshot, self._parser)
+            found = plain.stamp
             if found is None or found.holder.attempt < stamp.holder.attempt:
                 return None
             if (found.holder, found.batch, found.kind) == (stamp.holder, stamp.batch, stamp.kind):
-                return _committed(snapshot)
+                return plain
         return None
 
     # -- changing --------------------------------------------------------------------------------------------
@@ -114,24 +113,23 @@ class JvmTable:
         """Write the rows as data files of this table, without any table commit."""
         return self._staging.write(frame)
 
-    def append(self, staged: StagedFiles, stamp: Stamp, judge: Judge) -> CommittedSnapshot:
+    def append(self, staged: StagedFiles, stamp: Stamp, judge: Judge) -> Snapshot:
         """One transaction: files + stamp + mark, judged by the fence against the table as it is at that instant."""
         return self._commit(staged, stamp, judge, CrashPoint.COMMITTING)
 
-    def claim(self, stamp: Stamp, judge: Judge) -> CommittedSnapshot:
+    def claim(self, stamp: Stamp, judge: Judge) -> Snapshot:
         """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again."""
         return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING)
 
-    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint) -> CommittedSnapshot:
+    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint) -> Snapshot:
         transaction = self._table.newTransaction()
         view = transaction.table()
-        # Not a fast append: that one adds a manifest per batch for ever, and every later commit rewrites the list.
-        append = transaction.newAppend()
+        append = transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
         for handle in staged.handles:
             append.appendFile(handle)
         for key, value in stamp.to_summary().items():
             append.set(key, value)
-        validator = FenceValidator(judge, stamp.pipeline, lambda: view.properties().get(mark_key(stamp.pipeline)))
+        validator = FenceValidator(judge, stamp.pipeline, self._parser, lambda: view.properties().get(mark_key(stamp.pipeline)))
         append.validateWith(validator)
         try:
             append.commit()
@@ -140,9 +138,12 @@ class JvmTable:
             transaction.commitTransaction()
         except Py4JJavaError as error:
             raise _classify(error, validator.refusal) from error
-        committed = self.own_snapshot(stamp)  # usually the head; another writer may have landed right behind us
+        committed = self.head()
+        if committed is None or committed.stamp is None or committed.stamp.holder != stamp.holder:
+            committed = self.own_snapshot(stamp)  # another writer landed right behind us
         if committed is None:
             raise CommitOutcomeUnknown("the commit returned but its snapshot is not in the table's history")
+        self._manifests = committed.count("manifests-created") + committed.count("manifests-kept")
         return committed
 
     def branch_at_main(self, branch: str) -> None:
@@ -157,16 +158,16 @@ class JvmTable:
         self.refresh()
 
     def branches(self, prefix: str) -> list[str]:
-        return sorted(str(name) for name in self._table.refs() if str(name).startswith(prefix))
+        return sorted(str(name) for name in each(self._table.refs().keySet()) if str(name).startswith(prefix))
 
     def branch_only_files(self, branch: str) -> list[tuple[str, int, int]]:
         """(path, rows, bytes) of files that the snapshots of a branch added and main does not have."""
-        util = self._jvm.org.apache.iceberg.util.SnapshotUtil
+        util = self._snapshot_util
         head, main = self._table.snapshot(branch), self._table.currentSnapshot()
         found: list[tuple[str, int, int]] = []
         while head is not None and not util.isAncestorOf(self._table, main.snapshotId(), head.snapshotId()):
             for added in (head.addedDataFiles(self._table.io()), head.addedDeleteFiles(self._table.io())):
-                found += [(str(f.location()), int(f.recordCount()), int(f.fileSizeInBytes())) for f in added]
+                found += [(str(f.location()), int(f.recordCount()), int(f.fileSizeInBytes())) for f in each(added)]
             head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
         return found
 
@@ -177,7 +178,7 @@ class JvmTable:
         manage.commit()
         self.refresh()
 
-    def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> CommittedSnapshot:
+    def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> Snapshot:
         """Make the branch's head main's head, with the mark, only if main is still where it was read."""
         self.refresh()
         head = self._table.currentSnapshot()
@@ -192,7 +193,7 @@ class JvmTable:
             transaction.commitTransaction()
         except Py4JJavaError as error:
             raise _classify(error, None) from error
-        return _committed(self._table.currentSnapshot())
+        return plain_snapshot(self._table.currentSnapshot(), self._parser)
 
     def snapshot_count(self) -> int:
         return len(self._table.snapshots())
@@ -203,7 +204,7 @@ class JvmTable:
         Only metadata files go. Data files that only old snapshots knew are left to table maintenance, which can
         weigh them against savepoints and open incidents.
         """
-        level = self._jvm.org.apache.iceberg.ExpireSnapshots.CleanupLevel.METADATA_ONLY
+        level = self._cleanup_level.METADATA_ONLY
         everything = 2**62  # milliseconds: every snapshot is old enough, the count alone decides
         try:
             self._table.expireSnapshots().expireOlderThan(everything).retainLast(keep).cleanupLevel(level).commit()
@@ -234,7 +235,7 @@ class _Staging:
         self._cache.add(group, self._table)
         try:
             frame.write.format("iceberg").mode("append").save(group)
-            handles = tuple(self._coordinator.fetchNewFiles(self._table, group))
+            handles = tuple(each(self._coordinator.fetchNewFiles(self._table, group)))
         finally:
             self._coordinator.clearRewrite(self._table, group)
             self._cache.remove(group)
@@ -270,15 +271,3 @@ def java_causes(error: Py4JJavaError) -> list[tuple[str, str]]:
         found.append((str(at.getClass().getName()), str(at.getMessage())))
         at = at.getCause()
     return found
-
-
-def _committed(snapshot: Any) -> CommittedSnapshot:
-    parent = snapshot.parentId()
-    summary: Mapping[str, str] = snapshot.summary()
-    return CommittedSnapshot(
-        id=int(snapshot.snapshotId()),
-        parent_id=int(parent) if parent is not None else None,
-        sequence_number=int(snapshot.sequenceNumber()),
-        timestamp_ms=int(snapshot.timestampMillis()),
-        summary={str(k): str(v) for k, v in dict(summary).items()},
-    )

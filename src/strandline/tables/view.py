@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,20 @@ class Snapshot:
     timestamp_ms: int
     operation: str
     summary: dict[str, str]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> Snapshot:
+        """From Iceberg's JSON form, as metadata files hold it."""
+        parent = raw.get("parent-snapshot-id")
+        summary = {key: str(value) for key, value in raw.get("summary", {}).items()}
+        return cls(
+            id=int(raw["snapshot-id"]),
+            parent_id=int(parent) if parent is not None else None,
+            sequence_number=int(raw.get("sequence-number", 0)),
+            timestamp_ms=int(raw["timestamp-ms"]),
+            operation=summary.get("operation", ""),
+            summary=summary,
+        )
 
     @cached_property
     def stamp(self) -> Stamp | None:
@@ -54,17 +68,7 @@ class TableView:
 
     @cached_property
     def snapshots(self) -> dict[int, Snapshot]:
-        return {
-            int(raw["snapshot-id"]): Snapshot(
-                id=int(raw["snapshot-id"]),
-                parent_id=int(raw["parent-snapshot-id"]) if raw.get("parent-snapshot-id") is not None else None,
-                sequence_number=int(raw.get("sequence-number", 0)),
-                timestamp_ms=int(raw["timestamp-ms"]),
-                operation=str(raw.get("summary", {}).get("operation", "")),
-                summary={k: str(v) for k, v in raw.get("summary", {}).items()},
-            )
-            for raw in self._metadata.get("snapshots", [])
-        }
+        return {s.id: s for s in map(Snapshot.parse, self._metadata.get("snapshots", []))}
 
     def ancestors(self, branch: str = MAIN) -> Iterator[Snapshot]:
         """Newest first, until the first expired parent."""
