@@ -36,6 +36,9 @@ logger.resolve.level = error
 """
 
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
 def catalog_settings(project: Project) -> dict[str, str]:
     """The embedded catalog as Iceberg's JdbcCatalog sees it.
 
@@ -93,12 +96,13 @@ def start_session(project: Project, name: str, log_file: Path, say: Callable[[st
         **catalog_settings(project),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.memory": spark_config.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
         "spark.sql.warehouse.dir": str(project.root / ".strandline" / "spark-warehouse"),
         **({"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"} if local else {}),
         **({"spark.sql.shuffle.partitions": str(_local_cores(spark_config.master))} if local else {}),
         **{k: v.resolve() if isinstance(v, SecretRef) else _plain(v) for k, v in spark_config.conf.items()},
     }
+    own_options = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC"
+    settings[_JAVA_OPTIONS] = f"{own_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"strandline:{name}").master(spark_config.master)

@@ -63,6 +63,15 @@ class TableView:
         return dict(self._metadata.get("properties", {}))
 
     @property
+    def partition_transforms(self) -> list[str]:
+        """Transforms of the current partition spec, such as ``day(placed_at)``."""
+        current = self._metadata["default-spec-id"]
+        spec = next(spec for spec in self._metadata["partition-specs"] if spec["spec-id"] == current)
+        schema = next(s for s in self._metadata["schemas"] if s["schema-id"] == self._metadata["current-schema-id"])
+        names = {field["id"]: field["name"] for field in schema["fields"]}
+        return [f"{field['transform']}({names[field['source-id']]})" for field in spec["fields"]]
+
+    @property
     def refs(self) -> dict[str, int]:
         return {name: int(ref["snapshot-id"]) for name, ref in self._metadata.get("refs", {}).items()}
 

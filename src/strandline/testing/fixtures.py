@@ -1,0 +1,115 @@
+"""Pytest fixtures: one Spark session per test run, a fresh project per test."""
+
+from __future__ import annotations
+
+import textwrap
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strandline.ledger import Ledger
+from strandline.model.definition import Pipeline
+from strandline.project.config import CONFIG_NAME, Project, load_project
+from strandline.project.loader import load_pipeline
+from strandline.runtime.options import Allowances, AvailableNow, RunLimit
+from strandline.runtime.reporting import Progress
+from strandline.runtime.run import ledger_of, run_pipeline
+from strandline.runtime.running import RunSummary
+from strandline.runtime.session import catalog_settings, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Short-lived test JVMs spend their time compiling; the first tier is enough for them."""
+
+_CONFIG = """\
+version: 1
+project: test
+profiles:
+  local:
+    catalog: {{name: {catalog}}}
+    spark:
+      master: local[2]
+      driver_memory: 1g
+      conf:
+        spark.driver.extraJavaOptions: "{java_options}"
+"""
+
+
+def write_sandbox(folder: Path, pipelines: str = "", catalog: str = "local") -> Project:
+    """A minimal project: fast to start, one file of pipelines."""
+    (folder / "pipelines").mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_NAME).write_text(_CONFIG.format(catalog=catalog, java_options=FAST_JVM))
+    (folder / "pipelines" / "tested.py").write_text(textwrap.dedent(pipelines))
+    return load_project(folder)
+
+
+@dataclass
+class Heard:
+    """A reporter that remembers."""
+
+    said: list[str] = field(default_factory=list)
+    batches: list[Progress] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def progress(self, progress: Progress) -> None:
+        self.batches.append(progress)
+
+
+@dataclass
+class Sandbox:
+    """A project on the shared session; runs happen in this process."""
+
+    folder: Path
+    spark: SparkSession
+    project: Project
+    heard: Heard = field(default_factory=Heard)
+
+    def pipelines(self, source: str) -> None:
+        """Replace the project's pipeline file."""
+        (self.folder / "pipelines" / "tested.py").write_text(textwrap.dedent(source))
+
+    def pipeline(self, name: str) -> Pipeline:
+        return load_pipeline(self.project, name)
+
+    def run(self, name: str, limit: RunLimit | None = None, allow: Allowances | None = None) -> RunSummary:
+        return run_pipeline(
+            self.project, self.pipeline(name), limit or AvailableNow(), self.heard, allow=allow, session=self.spark
+        )
+
+    def sql(self, statement: str) -> list[dict[str, object]]:
+        """Run SQL; ``{c}`` stands for the project's catalog."""
+        rows = self.spark.sql(statement.replace("{c}", self.project.profile.catalog.name)).collect()
+        return [row.asDict() for row in rows]
+
+    @property
+    def ledger(self) -> Ledger:
+        return ledger_of(self.project)
+
+
+@pytest.fixture(scope="session")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for the whole test run."""
+    folder = tmp_path_factory.mktemp("spark")
+    project = write_sandbox(folder)
+    spark = start_session(project, "tests", folder / "spark.log", print)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, spark_home: SparkSession) -> Sandbox:
+    """A fresh project with a catalog of its own on the shared session."""
+    project = write_sandbox(tmp_path, catalog=f"c{uuid.uuid4().hex[:8]}")
+    Path(project.warehouse).mkdir()
+    project.catalog_file.parent.mkdir(parents=True)
+    for key, value in catalog_settings(project).items():
+        spark_home.conf.set(key, value)
+    return Sandbox(tmp_path, spark_home, project)
