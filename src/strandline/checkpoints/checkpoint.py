@@ -68,7 +68,7 @@ class Checkpoint:
             if version != "v1":
                 raise self._damaged(name, f"its format '{version[:20]}' is not v1")
             watermark = int(json.loads(metadata).get("batchWatermarkMs", 0))
-        except (UnicodeDecodeError, ValueError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise self._damaged(name, "it is truncated or not in Spark's format") from error
         return PlannedBatch(batch, tuple(None if line == _NEVER_READ else line for line in lines), watermark)
 

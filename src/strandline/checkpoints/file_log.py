@@ -68,10 +68,12 @@ class FileLog:
 
     def _parse(self, raw: bytes, name: str) -> list[tuple[int, str]]:
         try:
-            lines = raw.decode("utf-8").split("\n")[1:]
+            version, *lines = raw.decode("utf-8").split("\n")
+            if version != "v1":
+                raise ValueError(f"format '{version[:20]}' is not v1")
             records = [json.loads(line) for line in lines if line]
             return [(int(record["batchId"]), f"{record['path']}|{record['timestamp']}") for record in records]
-        except (UnicodeDecodeError, ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointDamaged(
                 f"checkpoint file {self._storage.location}/{self._folder}/{name} is damaged: it is not in Spark's format",
                 next_command="restore the file from a copy, or: strandline run PIPELINE --new-strand",

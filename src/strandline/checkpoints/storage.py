@@ -82,13 +82,16 @@ class ArrowStorage:
         try:
             with self._fs.open_input_file(f"{self._root}/{path}") as stream:
                 return bytes(stream.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, folder: str) -> list[str]:
         from pyarrow import fs
 
-        found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+        try:
+            found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+        except NotADirectoryError:
+            return []
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def write(self, path: str, content: bytes) -> None:
@@ -102,7 +105,10 @@ class ArrowStorage:
         self._fs.move(self._root, fs.FileSystem.from_uri(location)[1])
 
     def delete_all(self) -> None:
-        self._fs.delete_dir(self._root)
+        try:
+            self._fs.delete_dir(self._root)
+        except FileNotFoundError:
+            pass
 
 
 def storage_at(location: str) -> Storage:

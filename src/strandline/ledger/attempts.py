@@ -39,7 +39,11 @@ class Attempts:
             if replaces is not None:
                 connection.execute(
                     update(attempts)
-                    .where(attempts.c.pipeline == pipeline, attempts.c.number == replaces)
+                    .where(
+                        attempts.c.pipeline == pipeline,
+                        attempts.c.number == replaces,
+                        attempts.c.status == AttemptStatus.RUNNING.value,  # it may have ended by itself since the caller looked
+                    )
                     .values(status=AttemptStatus.LOST.value, ended_at=now, reason="found dead or silent by a later start")
                 )
             highest = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.pipeline == pipeline)).scalar()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -76,23 +78,36 @@ def open_ledger(url: str, *, password: str | None = None, patience: timedelta = 
             Path(target.database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerUnavailable(f"the ledger folder {Path(target.database).parent} cannot be made: {error.strerror}") from error
-    engine = create_engine(target, **options)
+    try:
+        engine = create_engine(target, **options)
+    except (ImportError, SQLAlchemyError) as error:
+        raise LedgerUnavailable(
+            f"the ledger {shown_as} needs a database driver that is not here: {error}", next_command="pip install 'strandline[postgres]'"
+        ) from error
     if sqlite:
-        _prepare_sqlite(engine)
+        _prepare_sqlite(engine, patience)
     ledger = Ledger(engine, shown_as, patience)
     with ledger.transaction() as connection:
         migrate(connection)
     return ledger
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _prepare_sqlite(engine: Engine, patience: timedelta) -> None:
     """WAL lets readers and one writer work at once. BEGIN IMMEDIATE takes the write lock up front: two processes
     that read, then write, would otherwise both hold a read lock and fail instead of waiting their turn."""
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
+        deadline = time.monotonic() + patience.total_seconds()
+        while True:  # SQLite does not wait by itself while two processes turn a new file to WAL at once
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
         # Survives a killed process; after a power cut the last records may be missing, and the table tells them.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from strandline.model.errors import TableUnavailable
 from strandline.model.offsets import ORIGIN, Offsets
 
 STAMP_VERSION = 1
@@ -113,7 +114,7 @@ class Stamp:
         facts = {k.removeprefix(PREFIX): v for k, v in summary.items() if k.startswith(PREFIX)}
         version = int(facts["version"])
         if version > STAMP_VERSION:
-            raise ValueError(f"stamp version {version} was written by a newer strandline (this one reads up to {STAMP_VERSION})")
+            raise _too_new("stamp", version, STAMP_VERSION)
         start_digest, _, end_digest = facts["offsets-sha256"].partition(":")
         return cls(
             pipeline=facts["pipeline"],
@@ -148,6 +149,13 @@ def _offsets(text: str | None, digest: str) -> Offsets | None:
     return ORIGIN if digest == ORIGIN.digest else None
 
 
+def _too_new(what: str, version: int, known: int) -> TableUnavailable:
+    return TableUnavailable(
+        f"the table carries a {what} of version {version}, written by a newer strandline; this one reads up to {known}",
+        next_command="pip install --upgrade strandline",
+    )
+
+
 def mark_key(pipeline: str, branch: str = "main") -> str:
     """The table property that remembers a pipeline's high-water mark; one per branch it writes to."""
     return f"{MARK_PREFIX}{pipeline}" if branch == "main" else f"{MARK_PREFIX}{pipeline}@{branch}"
@@ -175,7 +183,7 @@ def decode_mark(text: str | None) -> Witness | None:
         return None
     data = json.loads(text)
     if data["version"] > MARK_VERSION:
-        raise ValueError(f"mark version {data['version']} was written by a newer strandline (this one reads up to {MARK_VERSION})")
+        raise _too_new("mark", data["version"], MARK_VERSION)
     digest = data["end_sha256"]
     return Witness(
         strand=data["strand"],

@@ -45,12 +45,15 @@ def parse_duration(text: str | timedelta) -> timedelta:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", str(text).lower())
     unit = match.group(2) if match else ""
     scale = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
-    if match is None or scale is None:
-        raise DefinitionError(
-            f"'{text}' is not a duration; write a number and a unit such as '500 ms', '30 s', '10 minutes', '2 hours' or '7 days'",
-            next_command="strandline doctor",
-        )
-    return timedelta(seconds=float(match.group(1)) * scale)
+    try:
+        if match is not None and scale is not None:
+            return timedelta(seconds=float(match.group(1)) * scale)
+    except OverflowError:
+        pass
+    raise DefinitionError(
+        f"'{text}' is not a duration; write a number and a unit such as '500 ms', '30 s', '10 minutes', '2 hours' or '7 days'",
+        next_command="strandline doctor",
+    )
 
 
 def human_duration(span: timedelta) -> str:

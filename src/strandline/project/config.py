@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from strandline.model.errors import ConfigError
+from strandline.model.errors import ConfigError, DefinitionError
 from strandline.model.times import parse_duration
 from strandline.project.located_yaml import LocatedYaml, Loc
 
@@ -24,6 +24,19 @@ STATE_FOLDER = ".strandline"
 """Catalog, ledger and logs of a local project live here unless the configuration says otherwise."""
 
 _SECRET_NAME = re.compile(r"password|secret|token|access[._-]?key|credential", re.IGNORECASE)
+
+
+def _duration(value: str) -> str:
+    try:
+        parse_duration(value)
+    except DefinitionError as error:  # a ValueError is what gets its line in the listing
+        raise ValueError(error.message) from error
+    return value
+
+
+def _holds_secret(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or any(_SECRET_NAME.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True))
 
 
 class _Strict(BaseModel):
@@ -69,9 +82,8 @@ class CatalogConfig(_Strict):
 
     @field_validator("busy_timeout")
     @classmethod
-    def _duration(cls, value: str) -> str:
-        parse_duration(value)
-        return value
+    def _busy_timeout(cls, value: str) -> str:
+        return _duration(value)
 
 
 class LedgerConfig(_Strict):
@@ -81,17 +93,15 @@ class LedgerConfig(_Strict):
 
     @field_validator("busy_timeout")
     @classmethod
-    def _duration(cls, value: str) -> str:
-        parse_duration(value)
-        return value
+    def _busy_timeout(cls, value: str) -> str:
+        return _duration(value)
 
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme.partition("+")[0] not in ("sqlite", "postgresql"):
+        if urlsplit(value).scheme.partition("+")[0] not in ("sqlite", "postgresql"):
             raise ValueError("allowed: sqlite:///file.db, postgresql+psycopg://user@host/database")
-        if parts.password:
+        if _holds_secret(value):
             raise ValueError("a password must not stand in the URL; write password: {env: NAME} beside it")
         return value
 
@@ -119,6 +129,13 @@ class Profile(_Strict):
     checkpoints: str = "checkpoints"
     savepoints: str = "savepoints"
     spark: SparkConfig = SparkConfig()
+
+    @field_validator("warehouse", "checkpoints", "savepoints")
+    @classmethod
+    def _no_secret(cls, value: str) -> str:
+        if "://" in value and _holds_secret(value):
+            raise ValueError("a secret must not stand in a location; give it to spark.conf as {env: NAME} or {file: path}")
+        return value
 
 
 class ProjectConfig(_Strict):
@@ -196,7 +213,7 @@ def load_project(start: Path | None = None, profile: str | None = None) -> Proje
     try:
         config = ProjectConfig.model_validate(expanded)
     except ValidationError as error:
-        problems += [_explain(document, item) for item in error.errors()]
+        problems += [_explain(document, item) for item in error.errors() if not _is_noise(item)]
     if problems or config is None:
         listing = "; ".join(problems)
         raise ConfigError(f"{document.file} is not valid: {listing}", next_command=f"edit {CONFIG_NAME}, then strandline doctor")
@@ -235,12 +252,22 @@ def _expand(value: Any, at: Loc, report: Callable[[Loc, str], None]) -> Any:
     return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", replace, value)
 
 
+_SCALARS = ("str", "int", "float", "bool")
+
+
+def _is_noise(error: Any) -> bool:
+    """A mapping in spark.conf can only be meant as a secret: that it is also no number and no text helps nobody."""
+    return isinstance(error["input"], dict) and error["loc"][-1:] != () and error["loc"][-1] in _SCALARS
+
+
 def _explain(document: LocatedYaml, error: Any) -> str:
-    loc = tuple(part for part in error["loc"] if part not in ("SecretRef", "str", "int", "float", "bool"))
+    loc = tuple(part for part in error["loc"] if part not in _SCALARS and not str(part).endswith(("SecretRef", "SecretRef]")))
     path = ".".join(str(part) for part in loc)
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = f"unknown key; allowed: {', '.join(_allowed_keys(loc[:-1]))}"
+    elif error["type"] == "model_type":
+        message = f"must be a mapping; allowed keys: {', '.join(_allowed_keys(loc))}"
     return f"line {document.line(loc)}: {path or 'document'}: {message}"
 
 

@@ -64,7 +64,8 @@ def _import(file: Path) -> ModuleType:
 
 
 def _declared(module: ModuleType) -> list[Pipeline]:
-    return [value for value in vars(module).values() if isinstance(value, Pipeline) and value.transform.__module__ == module.__name__]
+    declared = [value for value in vars(module).values() if isinstance(value, Pipeline) and value.transform.__module__ == module.__name__]
+    return list({id(pipeline): pipeline for pipeline in declared}.values())  # a second name for the same pipeline is not a second one
 
 
 def code_fingerprint(pipeline: Pipeline) -> str:

@@ -23,6 +23,9 @@ class LocatedYaml:
             self.data: Any = yaml.safe_load(text)
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}", next_command="strandline init") from error
+        except UnicodeDecodeError as error:
+            at = error.object.count(b"\n", 0, error.start) + 1
+            raise ConfigError(f"{file} line {at} is not UTF-8 text", next_command="strandline doctor") from error
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f" line {mark.line + 1}" if mark else ""

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from strandline.model.errors import NotFound, TableUnavailable
 from strandline.project.config import Project
@@ -51,7 +51,7 @@ class EmbeddedCatalog:
         if not self._file.exists():
             return []
         try:
-            connection = sqlite3.connect(f"file:{self._file}?mode=ro", uri=True, timeout=5)
+            connection = sqlite3.connect(f"file:{quote(str(self._file))}?mode=ro", uri=True, timeout=5)
             try:
                 return connection.execute(sql, arguments).fetchall()
             finally:

@@ -13,16 +13,15 @@ from strandline.tables.catalog import EmbeddedCatalog
 
 def table_rows(project: Project, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Rows of the table's current snapshot, read by PyIceberg; empty when the table does not exist."""
+    if EmbeddedCatalog(project).find(table) is None:
+        return []
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.exceptions import NoSuchTableError
 
     catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
     try:
         scan = catalog.load_table(table).scan(selected_fields=tuple(columns) if columns else ("*",))
         rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
         return rows
-    except NoSuchTableError:
-        return []
     finally:
         catalog.engine.dispose()
 
