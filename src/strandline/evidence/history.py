@@ -50,7 +50,7 @@ class HistoryEntry:
             return ""
         end = Offsets.from_json(self.offsets_end)
         if self.kind is Kind.BOUNDARY:
-            return f"at {end.human(None)}"
+            return end.human(end)
         return end.human(Offsets.from_json(self.offsets_start or {}))
 
 

@@ -31,7 +31,7 @@ class Position(Protocol):
         ...
 
     def human(self, since: Position | None) -> str:
-        """The range ``since → self`` in the shortest words an operator understands."""
+        """The range ``since → self`` in the shortest words an operator understands; a bare place when they are the same."""
         ...
 
 
@@ -77,7 +77,7 @@ class GeneratorPosition:
 
     def human(self, since: Position | None) -> str:
         first = since.offset if isinstance(since, GeneratorPosition) else 0
-        return f"events {first}–{self.offset}"
+        return f"events {first}–{self.offset}" if self.offset > first else f"events at {self.offset}"
 
 
 _KINDS: dict[str, type[FilesPosition] | type[GeneratorPosition]] = {
