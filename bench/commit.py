@@ -239,7 +239,9 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
         bench.native(sl.generator(events_per_batch=1000), ForBatches(3))
         details["commit"] = []
         print(f"{'rows/batch':>10} {'ours ms':>9} {'native ms':>10} {'ratio':>6}")
-        for rows, batches, rounds in ((1, 12, 2), (10_000, 15, 4), (200_000, 6, 2)) if quick else ((1, 40, 4), (10_000, 40, 6), (200_000, 15, 4)):
+        for rows, batches, rounds in (
+            ((1, 12, 2), (10_000, 15, 4), (200_000, 6, 2)) if quick else ((1, 40, 4), (10_000, 40, 6), (200_000, 15, 4))
+        ):
             found = commit_time(bench, rows, batches, rounds)
             print(f"{rows:>10} {found['ours_ms']:>9} {found['native_ms']:>10} {found['ratio']:>6}", flush=True)
             details["commit"].append(found)
@@ -257,7 +259,9 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
         found = growth(bench, 300 if quick else 2000)
         details["growth"] = found
         grown["commit_2000_vs_20"] = found["ratio"]
-        print(f"history: {found['ms_at_20']} ms at snapshot 20, {found['ms_at_end']} ms at snapshot {found['snapshots']}, ratio {found['ratio']}")
+        print(
+            f"history: {found['ms_at_20']} ms at snapshot 20, {found['ms_at_end']} ms at snapshot {found['snapshots']}, ratio {found['ratio']}"
+        )
     return {"version": 1, "name": "commit", "ratios": ratios, "growth": grown, "details": details}
 
 

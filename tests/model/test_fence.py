@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strandline.model.fence import Claim, Decision, Proposal, Verdict, decide, decide_claim, is_rolled_back, latest
+from strandline.model.fence import NEVER, Claim, Decision, Proposal, Verdict, decide, decide_claim, is_rolled_back, latest
 from strandline.model.offsets import ORIGIN, GeneratorPosition, Offsets
 from strandline.model.stamp import OFFSETS_INLINE_LIMIT, Holder, Stamp, StampKind, Witness, decode_mark, encode_mark
 
@@ -111,6 +111,19 @@ def test_a_table_rolled_back_without_a_boundary_is_refused() -> None:
     assert "from batch 4 to batch 2" in decision.reason
 
 
+def test_a_table_rolled_back_to_before_our_first_commit_is_refused() -> None:
+    """Its whole history is there and holds nothing of us, yet the mark remembers batches: expiry cannot cause that."""
+    assert decide(batch(5, 50, 60), witness(4, 50), NEVER).verdict is Verdict.ROLLED_BACK
+
+
+def test_a_table_that_others_wrote_before_us_takes_our_first_batch() -> None:
+    just_made = witness(-1, 0)
+
+    assert decide(batch(0, 0, 10), just_made, NEVER).accepted
+    assert decide(batch(0, 0, 10), None, NEVER).accepted
+    assert decide(batch(3, 30, 40), None, NEVER).verdict is Verdict.GAP
+
+
 def test_records_between_the_table_and_the_batch_would_be_lost() -> None:
     assert decide(batch(1, 15, 20), witness(0, 10), witness(0, 10)).verdict is Verdict.GAP
 
@@ -174,10 +187,11 @@ events = st.sampled_from([0, 10, 20, 30])
 proposals = st.builds(batch, st.integers(0, 3), events, events, holders, st.sampled_from(["s1", "s2"]))
 witnesses = st.builds(witness, st.integers(-1, 3), events, holders, st.sampled_from(["s1", "s2"]))
 digest_only_witnesses = witnesses.map(lambda w: replace(w, end=None))
-seen_or_not = st.none() | witnesses | digest_only_witnesses
+marks = st.none() | witnesses | digest_only_witnesses
+stamps = marks | st.just(NEVER)
 
 
-@given(proposals, seen_or_not, seen_or_not)
+@given(proposals, marks, stamps)
 def test_only_the_right_holder_on_an_unbroken_chain_gets_in(proposal: Proposal, mark: Witness | None, newest: Witness | None) -> None:
     decision = decide(proposal, mark, newest)
 
@@ -221,7 +235,7 @@ def test_what_was_accepted_is_a_duplicate_ever_after(seen: Witness | None, holde
     assert decide(proposal, decode_mark(encode_mark(entered)), None).verdict is Verdict.DUPLICATE
 
 
-@given(holders, seen_or_not, seen_or_not, seen_or_not)
+@given(holders, marks, marks, stamps)
 def test_a_claim_enters_only_on_top_of_what_it_read(
     holder: Holder, read: Witness | None, mark: Witness | None, newest: Witness | None
 ) -> None:
@@ -247,13 +261,16 @@ class SimulatedTable:
     accepted: list[Stamp] = field(default_factory=list)
     """Every stamp that ever entered, whatever expired since: the truth that the invariants look at."""
     mark_is_current: bool = True
+    complete: bool = True
+    """Does the history still reach the very first snapshot?"""
 
     def mark(self) -> Witness | None:
         return decode_mark(self.mark_text)
 
     def newest(self) -> Witness | None:
-        stamps = (Stamp.from_summary(summary) for summary in reversed(self.snapshots))
-        return next((stamp.witness for stamp in stamps if stamp is not None and stamp.pipeline == PIPELINE), None)
+        found = (Stamp.from_summary(summary) for summary in reversed(self.snapshots))
+        nothing = NEVER if self.snapshots and self.complete else None
+        return next((stamp.witness for stamp in found if stamp is not None and stamp.pipeline == PIPELINE), nothing)
 
     def seen(self) -> Witness | None:
         return latest(self.mark(), self.newest())
@@ -267,10 +284,10 @@ class SimulatedTable:
     def expire(self, keep: int) -> None:
         """Oldest first, never the head; a lost mark and a lost stamp together are beyond any fence, so not both."""
         while len(self.snapshots) > max(keep, 1):
-            rest = SimulatedTable(self.snapshots[1:])
+            rest = SimulatedTable(self.snapshots[1:], complete=False)
             if not self.mark_is_current and rest.newest() != self.newest():
                 return
-            self.snapshots = rest.snapshots
+            self.snapshots, self.complete = rest.snapshots, False
 
 
 @dataclass
@@ -469,13 +486,25 @@ class TableLife(RuleBasedStateMachine):
     def old_snapshots_expire(self, keep: int) -> None:
         self.table.expire(keep)
 
-    @precondition(lambda self: self.table.newest() is not None)  # expiry takes the oldest first, so this is the newest one
+    @precondition(lambda self: self.table.newest() not in (None, NEVER))  # expiry takes the oldest first, so this is the newest one
     @rule(lag=st.none() | st.integers(1, 5))
     def the_mark_is_lost_or_set_back(self, lag: int | None) -> None:
         """Somebody removes the property, or restores an old one, while the newest stamp is still there."""
         old = self.table.accepted[: -lag or None] if lag else []
         self.table.mark_text = encode_mark(old[-1].witness) if old else None
         self.table.mark_is_current = False
+
+    @precondition(lambda self: self.table.accepted and self.table.mark_is_current)
+    @rule(lost=st.integers(1, 5))
+    def a_rollback_would_be_noticed(self, lost: int) -> None:
+        """Somebody moves the table to an older snapshot, behind our last stamp: nothing of ours may go on from there."""
+        last = self.table.accepted[-1]
+        rolled_back = replace(self.table, snapshots=self.table.snapshots[:-lost])
+        newest = rolled_back.newest()
+        if newest is None or newest == self.table.newest() or last.batch < 0:
+            return  # still ours, or no more to be told from expiry, or nothing of the strand was lost
+        proposal = Proposal(last.strand, last.holder, last.batch + 1, last.end or self.at(1), self.at(10**6))
+        assert decide(proposal, rolled_back.mark(), newest).verdict is Verdict.ROLLED_BACK
 
     # -- what must hold after every step -------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """One of two racing processes: stages a file per batch, then commits them all against the other.
 
-    python race_worker.py PROJECT NAME BATCHES
+python race_worker.py PROJECT NAME BATCHES
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def crash_through(folder: Path, pipeline: str) -> None:
 def assert_no_garbage_after_cleanup(project: Project) -> None:
     """Files staged by killed attempts are known to the ledger, and cleanup leaves exactly the live ones."""
     ledger = ledger_of(project)
-    apply_cleanup(ledger, plan_cleanup(project, ledger))
+    apply_cleanup(project, ledger, plan_cleanup(project, ledger))
     left = [i for i in ledger.commits.unsettled([IntentState.STAGED, IntentState.REFUSED, IntentState.DUPLICATE]) if i.files]
     assert left == []
 

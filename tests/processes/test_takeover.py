@@ -86,7 +86,7 @@ def test_a_takeover_killed_while_claiming_is_repeated_by_the_next_start(tmp_path
     try:
         wait_for(lambda: is_frozen(zombie))
         died = run_cli(tmp_path, "run", "plain", "--available-now", "--take-over", crash_at=CrashPoint.CLAIMING)
-        finished = run_cli(tmp_path, "run", "plain", "--available-now", "--take-over")
+        finished = run_cli(tmp_path, "run", "plain", "--available-now")
         zombie.send_signal(signal.SIGCONT)
         zombie.communicate(timeout=90)
     finally:

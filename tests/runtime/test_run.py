@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 import strandline as sl
 from strandline.evidence.history import Kind, history_of
+from strandline.model.definition import GeneratorSource
 from strandline.runtime.options import AvailableNow, ForBatches
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import assert_chain_unbroken, assert_rows_once, committed_batches, generated_orders, table_rows
@@ -80,12 +81,12 @@ def test_generator_matches_its_oracle_with_duplicates_late_and_out_of_order_even
     assert len({order_id for _, order_id, *_ in expected}) < 450, "the generator made no duplicates"
 
 
-def late_ids(source: object, lateness: timedelta, per_batch: int) -> set[int]:
+def late_ids(source: GeneratorSource, lateness: timedelta, per_batch: int) -> set[int]:
     """Which events Spark's rule calls late, computed by hand: not newer than the watermark of the batch before."""
     late: set[int] = set()
-    newest = None
-    watermarks = [None]  # the watermark that batch N was planned with
-    events = list(generated_orders(source))  # type: ignore[arg-type]
+    newest: datetime | None = None
+    watermarks: list[datetime | None] = [None]  # the watermark that batch N was planned with
+    events = list(generated_orders(source))
     for begin in range(0, len(events), per_batch):
         batch = events[begin : begin + per_batch]
         number = begin // per_batch

@@ -12,6 +12,9 @@ from strandline.checkpoints.storage import Storage
 from strandline.model.errors import CheckpointDamaged
 from strandline.model.offsets import FilesPosition, chain_hash
 
+_REMEMBERED = 1000
+"""Positions kept in memory: more than any checkpoint retains batches."""
+
 
 class FileLog:
     """Turns Spark's bare counters into positions that name the very files read. Remembers where it was."""
@@ -25,6 +28,8 @@ class FileLog:
     def position(self, log: int) -> FilesPosition:
         """Position after log entry `log`, computed once per entry and then remembered."""
         if log not in self._known:
+            if log <= self._last:  # forgotten meanwhile: start over
+                self._known, self._last = {-1: FilesPosition(-1, 0, "")}, -1
             self._extend(log)
         return self._known[log]
 
@@ -35,6 +40,8 @@ class FileLog:
             files = entries.get(batch, [])
             self._known[batch] = FilesPosition(batch, before.files + len(files), chain_hash(before.chain, files))
         self._last = log
+        for old in [batch for batch in self._known if -1 < batch < log - _REMEMBERED]:
+            del self._known[old]
 
     def _entries(self, first: int, last: int) -> dict[int, list[str]]:
         """Files by log entry for entries first…last; from single files where they are there, else from a compaction."""
@@ -54,9 +61,7 @@ class FileLog:
         return found
 
     def _compacted(self, at_least: int) -> list[tuple[int, str]]:
-        ends = sorted(
-            int(name.removesuffix(".compact")) for name in self._storage.names(self._folder) if name.endswith(".compact")
-        )
+        ends = sorted(int(name.removesuffix(".compact")) for name in self._storage.names(self._folder) if name.endswith(".compact"))
         for end in (e for e in ends if e >= at_least):
             raw = self._storage.read(f"{self._folder}/{end}.compact")
             if raw is not None:

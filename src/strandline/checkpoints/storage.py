@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,10 @@ class Storage(Protocol):
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a file at once: a reader sees the old content or the new, never a part."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove one file, if it is there."""
         ...
 
     def set_aside(self, location: str) -> None:
@@ -60,6 +65,9 @@ class LocalStorage:
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         temporary.write_bytes(content)
         os.replace(temporary, target)
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
 
     def set_aside(self, location: str) -> None:
         os.rename(self._root, location)
@@ -98,6 +106,10 @@ class ArrowStorage:
         self._fs.create_dir(f"{self._root}/{path}".rsplit("/", 1)[0], recursive=True)
         with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
             stream.write(content)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._root}/{path}")
 
     def set_aside(self, location: str) -> None:
         from pyarrow import fs

@@ -48,7 +48,9 @@ def run(
     limits += [ForDuration(parse_duration(duration))] if duration else []
     limits += [ForBatches(batches)] if batches else []
     if len(limits) > 1:
-        raise UsageError("--available-now, --for and --batches exclude each other", next_command=f"strandline run {pipeline} --available-now")
+        raise UsageError(
+            "--available-now, --for and --batches exclude each other", next_command=f"strandline run {pipeline} --available-now"
+        )
     project = load_project(profile=profile)
     watcher = reporter()
     summary = run_pipeline(
@@ -63,7 +65,9 @@ def run(
     if as_json:
         print_json({"version": 1, **asdict(summary), "reason": summary.reason.value})
         return
-    print(f"{summary.pipeline}: attempt {summary.attempt} ended because {summary.reason.value}: {summary.batches} batches, {summary.rows} rows")
+    print(
+        f"{summary.pipeline}: attempt {summary.attempt} ended because {summary.reason.value}: {summary.batches} batches, {summary.rows} rows"
+    )
     for table, snapshot in summary.snapshots.items():
         print(f"  {table} is at snapshot {snapshot}")
     print(f"next: strandline history {summary.pipeline}")
@@ -91,7 +95,7 @@ def stop(
     attempt = ledger.attempts.latest(pipeline)
     if attempt is None or liveness_of(attempt) not in (Liveness.ALIVE, Liveness.SILENT):
         raise NotFound(f"pipeline '{pipeline}' is not running", next_command="strandline status")
-    ledger.requests.ask(pipeline, CANCEL if cancel else STOP, f"{getpass.getuser()}@{socket.gethostname()}")
+    ledger.requests.ask(pipeline, attempt.number, CANCEL if cancel else STOP, f"{getpass.getuser()}@{socket.gethostname()}")
     deadline = time.monotonic() + patience.total_seconds()
     while time.monotonic() < deadline:
         now = ledger.attempts.get(pipeline, attempt.number)
@@ -99,7 +103,9 @@ def stop(
             print(f"{pipeline}: attempt {now.number} {now.status.value}: {now.reason}")
             return
         time.sleep(0.2)
-    raise Failure(f"'{pipeline}' was asked to stop but has not ended within {wait}; the request stays open", next_command="strandline status")
+    raise Failure(
+        f"'{pipeline}' was asked to stop but has not ended within {wait}; the request stays open", next_command="strandline status"
+    )
 
 
 def cleanup(
@@ -116,7 +122,7 @@ def cleanup(
     project = load_project(profile=profile)
     ledger = ledger_of(project)
     items = plan_cleanup(project, ledger, pipeline)
-    removed = apply_cleanup(ledger, items) if remove else 0
+    removed = apply_cleanup(project, ledger, items) if remove else 0
     if as_json:
         rows = [
             {"pipeline": i.intent.pipeline, "table": i.intent.table, "batch": i.intent.batch, "attempt": i.intent.attempt}

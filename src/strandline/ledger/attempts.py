@@ -100,6 +100,14 @@ class Attempts:
             ).first()
         return _attempt(row) if row else None
 
+    def lost(self, pipeline: str) -> list[Attempt]:
+        """Attempts that were declared lost: some are dead, some may still wake up."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(attempts).where(attempts.c.pipeline == pipeline, attempts.c.status == AttemptStatus.LOST.value)
+            ).all()
+        return [_attempt(row) for row in rows]
+
     def owner_of(self, strand: str) -> str | None:
         """The pipeline that a strand belongs to, if the ledger ever saw it run."""
         with self._transaction() as connection:

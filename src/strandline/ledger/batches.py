@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
@@ -23,11 +24,35 @@ class Batches:
             row = connection.execute(
                 select(batches).where(batches.c.pipeline == pipeline, batches.c.strand == strand, batches.c.batch == batch)
             ).first()
-        if row is None:
-            return None
-        return BatchRecord(
-            row.pipeline, row.strand, row.batch, row.attempt, row.offsets_start, row.offsets_end, row.end_digest, row.completed_at
-        )
+        return _record(row) if row is not None else None
+
+    def between(self, pipeline: str, strand: str, after: int, before: int) -> dict[int, BatchRecord]:
+        """Records of the batches strictly between two others, by number."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(batches).where(
+                    batches.c.pipeline == pipeline, batches.c.strand == strand, batches.c.batch > after, batches.c.batch < before
+                )
+            ).all()
+        return {row.batch: _record(row) for row in rows}
+
+    def knows(self, pipeline: str, strand: str) -> bool:
+        """Has this ledger seen any batch of the strand?"""
+        with self._transaction() as connection:
+            query = select(batches.c.batch).where(batches.c.pipeline == pipeline, batches.c.strand == strand).limit(1)
+            return connection.execute(query).first() is not None
+
+    def nothing_new(self, pipeline: str, strand: str, batch: int, table: str) -> None:
+        """The batch had rows for a table, but all were older than what it holds: no snapshot will tell of it."""
+        record = self.get(pipeline, strand, batch)
+        assert record is not None
+        rows = json.dumps(record.rows_by_table | {table: 0})
+        with self._transaction() as connection:
+            connection.execute(
+                update(batches)
+                .where(batches.c.pipeline == pipeline, batches.c.strand == strand, batches.c.batch == batch)
+                .values(rows_by_table=rows)
+            )
 
     def complete(self, pipeline: str, strand: str, up_to: int) -> None:
         """`commits/N` exists in the checkpoint: batch N and all before it are complete."""
@@ -44,6 +69,20 @@ class Batches:
             )
 
 
+def _record(row: Any) -> BatchRecord:
+    return BatchRecord(
+        row.pipeline,
+        row.strand,
+        row.batch,
+        row.attempt,
+        row.offsets_start,
+        row.offsets_end,
+        row.end_digest,
+        json.loads(row.rows_by_table),
+        row.completed_at,
+    )
+
+
 def record_plan(connection: Connection, record: BatchRecord) -> None:
     """Write a batch's plan inside the caller's transaction; a replay replaces the record of the attempt before it."""
     same = (batches.c.pipeline == record.pipeline, batches.c.strand == record.strand, batches.c.batch == record.batch)
@@ -57,6 +96,7 @@ def record_plan(connection: Connection, record: BatchRecord) -> None:
             offsets_start=record.offsets_start,
             offsets_end=record.offsets_end,
             end_digest=record.end_digest,
+            rows_by_table=json.dumps(record.rows_by_table),
             planned_at=rfc3339(utc_now()),
         )
     )

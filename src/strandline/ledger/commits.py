@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from strandline.ledger.batches import record_plan
 from strandline.ledger.records import BatchRecord, CommitRecord, Intent, IntentState, StagedFile
@@ -25,8 +25,7 @@ class Commits:
         now = rfc3339(utc_now())
         with self._transaction() as connection:
             record_plan(connection, plan)
-            ids = [_insert_intent(connection, intent, IntentState.STAGED, now) for intent in staged]
-        return ids
+            return [_insert_intent(connection, intent, IntentState.STAGED, now) for intent in staged]
 
     def record_leftover(self, intent: Intent, state: IntentState) -> None:
         """Files found after the fact, such as those on a branch that a killed attempt left behind."""
@@ -51,15 +50,17 @@ class Commits:
             _settle(connection, intent, state)
 
     def last_batch_commit(self, pipeline: str, table: str, strand: str) -> CommitRecord | None:
-        """The newest batch of a strand that the ledger saw enter a table."""
+        """The newest batch of a strand that the ledger saw enter a table since its last boundary, which sets a new start."""
+        mine = (commits.c.pipeline == pipeline, commits.c.table_name == table)
+        boundary = select(func.max(commits.c.id)).where(*mine, commits.c.kind == "boundary").scalar_subquery()
         with self._transaction() as connection:
             row = connection.execute(
                 select(commits)
                 .where(
-                    commits.c.pipeline == pipeline,
-                    commits.c.table_name == table,
+                    *mine,
                     commits.c.strand == strand,
                     commits.c.kind == "batch",
+                    commits.c.id > func.coalesce(boundary, 0),
                 )
                 .order_by(commits.c.batch.desc(), commits.c.id.desc())
                 .limit(1)

@@ -20,14 +20,10 @@ class Events:
 
     def add(self, pipeline: str, kind: str, detail: str, attempt: int | None = None) -> None:
         with self._transaction() as connection:
-            connection.execute(
-                insert(events).values(at=rfc3339(utc_now()), pipeline=pipeline, attempt=attempt, kind=kind, detail=detail)
-            )
+            connection.execute(insert(events).values(at=rfc3339(utc_now()), pipeline=pipeline, attempt=attempt, kind=kind, detail=detail))
 
     def of_pipeline(self, pipeline: str, limit: int = 100) -> list[Event]:
         """Newest first."""
         with self._transaction() as connection:
-            rows = connection.execute(
-                select(events).where(events.c.pipeline == pipeline).order_by(events.c.id.desc()).limit(limit)
-            ).all()
+            rows = connection.execute(select(events).where(events.c.pipeline == pipeline).order_by(events.c.id.desc()).limit(limit)).all()
         return [Event(row.at, row.pipeline, row.attempt, row.kind, row.detail) for row in rows]

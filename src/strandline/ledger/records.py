@@ -65,6 +65,8 @@ class BatchRecord:
     offsets_start: str
     offsets_end: str
     end_digest: str
+    rows_by_table: dict[str, int]
+    """What each table of the pipeline got from this batch; zero is a statement, not a gap."""
     completed_at: str | None = None
 
 

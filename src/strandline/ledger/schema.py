@@ -52,6 +52,7 @@ batches = Table(
     Column("offsets_start", Text, nullable=False),
     Column("offsets_end", Text, nullable=False),
     Column("end_digest", String(64), nullable=False),
+    Column("rows_by_table", Text, nullable=False),
     Column("planned_at", String(30), nullable=False),
     Column("completed_at", String(30)),
 )
@@ -119,6 +120,7 @@ requests = Table(
     metadata,
     Column("id", _ID, primary_key=True, autoincrement=True),
     Column("pipeline", String(200), nullable=False),
+    Column("attempt", Integer, nullable=False),
     Column("kind", String(20), nullable=False),
     Column("requested_by", String(255), nullable=False),
     Column("requested_at", String(30), nullable=False),

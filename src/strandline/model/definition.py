@@ -220,7 +220,7 @@ def make_pipeline(
         raise DefinitionError(f"{where} writes the same table twice: {', '.join(names)}")
     _choice(f"{where}: late", late, LatePolicy)
     _choice(f"{where}: output_mode", output_mode, OutputMode)
-    columns = {s: event_time for s in sources} if isinstance(event_time, str) else dict(event_time or {})
+    columns = dict.fromkeys(sources, event_time) if isinstance(event_time, str) else dict(event_time or {})
     if unknown := set(columns) - set(sources):
         raise DefinitionError(f"{where}: event_time names {sorted(unknown)}, which is no source; sources: {sorted(sources)}")
     if output_mode == "update" and any(s.mode == "append" for s in sinks.values()):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from strandline.model.offsets import Break, Offsets, chain_break
+from strandline.model.offsets import ORIGIN, Break, Offsets, chain_break
 from strandline.model.stamp import Holder, Witness
 
 
@@ -64,6 +64,7 @@ class Decision:
 
 def latest(mark: Witness | None, newest: Witness | None) -> Witness | None:
     """The witness to believe: the one that reaches further (either can lag when someone tampers)."""
+    newest = None if newest is NEVER else newest
     if mark is None or newest is None:
         return mark or newest
     return mark if mark.rank >= newest.rank else newest
@@ -73,9 +74,15 @@ def is_rolled_back(mark: Witness | None, newest: Witness | None) -> bool:
     """A stamp of ours is still in the ancestry, but an older one than the mark remembers.
 
     Expiry cannot cause that: it removes the oldest ancestors first, so the newest stamp is there or none is.
+    `NEVER` is a history that reaches its very first snapshot without a stamp of ours: fine only before our first commit.
     """
-    return mark is not None and newest is not None and newest.rank < mark.rank
+    if mark is None or newest is None or newest.rank >= mark.rank:
+        return False
+    return newest is not NEVER or mark.batch >= 0
 
+
+NEVER = Witness("", Holder(0, ""), -1, ORIGIN.digest, ORIGIN)
+"""What a table whose whole history is known, and holds nothing of us, witnesses."""
 
 _BREAKS = {Break.GAP: Verdict.GAP, Break.OVERLAP: Verdict.OVERLAP, Break.UNRELATED: Verdict.UNRELATED}
 

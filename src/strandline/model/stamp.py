@@ -138,8 +138,25 @@ class Stamp:
 
 
 _STAMP_KEYS = frozenset(
-    "version pipeline strand attempt attempt-id batch batch-first kind offsets-start offsets-end offsets-sha256 "
-    "code rows late corrected replayed savepoint".split()
+    [
+        "version",
+        "pipeline",
+        "strand",
+        "attempt",
+        "attempt-id",
+        "batch",
+        "batch-first",
+        "kind",
+        "offsets-start",
+        "offsets-end",
+        "offsets-sha256",
+        "code",
+        "rows",
+        "late",
+        "corrected",
+        "replayed",
+        "savepoint",
+    ]
 )
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from strandline.model.errors import ConfigError, DefinitionError
 from strandline.model.times import parse_duration
-from strandline.project.located_yaml import LocatedYaml, Loc
+from strandline.project.located_yaml import Loc, LocatedYaml
 
 CONFIG_NAME = "strandline.yaml"
 STATE_FOLDER = ".strandline"
@@ -67,9 +67,7 @@ class SecretRef(_Strict):
         try:
             return Path(self.file).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise ConfigError(
-                f"the secret file {self.file} cannot be read: {error.strerror}", next_command=f"ls -l {self.file}"
-            ) from error
+            raise ConfigError(f"the secret file {self.file} cannot be read: {error.strerror}", next_command=f"ls -l {self.file}") from error
 
 
 class CatalogConfig(_Strict):
@@ -123,12 +121,12 @@ class SparkConfig(_Strict):
 class Profile(_Strict):
     """One place to run: folders and stores of a profile belong together."""
 
-    catalog: CatalogConfig = CatalogConfig()
+    catalog: CatalogConfig = Field(default_factory=lambda: CatalogConfig.model_validate({}))
     warehouse: str = "warehouse"
     ledger: LedgerConfig = LedgerConfig()
     checkpoints: str = "checkpoints"
     savepoints: str = "savepoints"
-    spark: SparkConfig = SparkConfig()
+    spark: SparkConfig = Field(default_factory=lambda: SparkConfig.model_validate({}))
 
     @field_validator("warehouse", "checkpoints", "savepoints")
     @classmethod
@@ -242,7 +240,8 @@ def _expand(value: Any, at: Loc, report: Callable[[Loc, str], None]) -> Any:
         return value
 
     def replace(match: re.Match[str]) -> str:
-        name, default = match.group(1), match.group(2)
+        name: str = match.group(1)
+        default: str | None = match.group(2)
         found = os.environ.get(name, default)
         if found is None:
             report(at, f"environment variable {name} is not set (write ${{{name}:-default}} to give a default)")

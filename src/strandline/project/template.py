@@ -24,9 +24,7 @@ def write_project(folder: Path) -> list[Path]:
         raise UsageError(f"{folder} cannot be made: {error.strerror}", next_command="strandline init another-folder") from error
     taken = [name for name in FILES if (folder / name).exists()]
     if taken:
-        raise UsageError(
-            f"{folder} already holds {', '.join(taken)}; nothing was written", next_command="strandline init another-folder"
-        )
+        raise UsageError(f"{folder} already holds {', '.join(taken)}; nothing was written", next_command="strandline init another-folder")
     name = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in folder.resolve().name)
     name = name if name[:1].isalpha() else f"project-{name}"
     written = []

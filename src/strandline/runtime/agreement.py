@@ -5,6 +5,7 @@ Pure questions over what was read. Every disagreement is a refusal with its reas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.model.errors import ChainBroken, CheckpointDamaged
@@ -26,13 +27,13 @@ class TableFacts:
     """What is known of one table of the pipeline."""
 
     name: str
-    created_now: bool
     mark: Witness | None
     newest: Witness | None
     ledger_batch: int | None
     """Newest batch of this strand that the ledger saw enter the table."""
-    ledger_knows_strand: bool
-    """The ledger has a record of the batch before the next one: it was there when earlier batches ran."""
+    rows_since: Mapping[int, int | None]
+    """For each batch between the table's last one and the next to run: rows the ledger says it got, None when the
+    ledger has no word on it. Empty when the ledger is younger than the strand and cannot know."""
 
 
 def check_identity(facts: CheckpointFacts, pipeline: str, owner: str | None) -> None:
@@ -96,21 +97,33 @@ def check_table(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str, a
             f"the ledger saw batch {facts.ledger_batch} enter {where}, but the table only holds batch {seen.batch}: a commit was lost or undone",
             next_command=history,
         )
+    for batch, rows in sorted(facts.rows_since.items()):
+        if rows is None:
+            raise ChainBroken(
+                f"the checkpoint {checkpoint.location} has completed batch {batch}, of which the ledger knows nothing and {where} holds "
+                "nothing: it ran elsewhere, or while the pipeline wrote to another table",
+                next_command=f"{history}, or accept that its rows are missing: strandline run {pipeline} --start-table {facts.name}",
+            )
+        if rows > 0:
+            raise ChainBroken(
+                f"batch {batch} brought {rows} rows to {where} according to the ledger, but the table ends at batch {seen.batch}",
+                next_command=history,
+            )
 
 
 def _check_unwitnessed(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str) -> None:
-    """No stamp, no mark. Fine for a first start, or when nothing ever reached this table; else rows are missing."""
+    """No stamp, no mark: a table gets its mark when it is made, or at the pipeline's first start. Later, rows are missing."""
+    if checkpoint.next_batch == 0:
+        return
     start_here = f"strandline run {pipeline} --start-table {facts.name}"
     if facts.ledger_batch is not None:
         raise ChainBroken(
             f"the ledger saw batch {facts.ledger_batch} enter table '{facts.name}', but the table holds nothing of '{pipeline}': it was "
-            "dropped and made anew, or its history was removed",
+            "dropped, or its history was removed",
             next_command=f"restore the table, or let it begin at the checkpoint's position: {start_here}",
         )
-    if checkpoint.next_batch > 0 and (facts.created_now or not facts.ledger_knows_strand):
-        raise ChainBroken(
-            f"table '{facts.name}' holds nothing of '{pipeline}', but the checkpoint is already at batch {checkpoint.next_batch}: the rows "
-            "before that would be missing from it",
-            next_command=f"let it begin at the checkpoint's position: {start_here}",
-        )
-
+    raise ChainBroken(
+        f"table '{facts.name}' holds nothing of '{pipeline}', but the checkpoint is already at batch {checkpoint.next_batch}: the rows "
+        "before that would be missing from it",
+        next_command=f"let it begin at the checkpoint's position: {start_here}",
+    )

@@ -174,7 +174,7 @@ def _check_label(pipeline: Pipeline, results: Mapping[str, DataFrame]) -> None:
                 f"pipeline '{pipeline.name}' labels late rows, but output '{key}' lost the column {LATE_COLUMN}",
                 next_command=f"edit {pipeline.file}: keep {LATE_COLUMN}, or declare late='side_table'",
             )
-        plan = frame._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+        plan = frame._jdf.queryExecution().analyzed().toString()
         words = {word for line in plan.splitlines() for word in line.replace(":-", " ").replace("+-", " ").split()[:1]}
         if stateful := sorted(word for word in words if word.startswith(_STATEFUL)):
             raise DefinitionError(
@@ -199,7 +199,7 @@ def _tagged_union(outputs: list[Output]) -> DataFrame:
 
 def _source_lines(frame: DataFrame) -> tuple[SourceLine, ...]:
     """Spark writes an offset line per appearance of a source in the plan; equal leaves are one source with one log."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     distinct: list[tuple[Any, str]] = []
     lines: list[SourceLine] = []
     for number in range(leaves.size()):

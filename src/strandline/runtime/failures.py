@@ -7,7 +7,6 @@ import re
 from strandline.model.errors import EnvironmentProblem, Failure, SourceProblem, StrandlineError, TransformFailed
 
 
-
 def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineError:
     """The streaming query ended by itself: say why in one sentence."""
     text = str(error)
@@ -22,7 +21,9 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
             next_command=f"fix or remove the record, or declare malformed='quarantine', then: {again}",
         )
     if "No space left on device" in text:
-        return EnvironmentProblem("the disk is full; nothing of this batch entered the table", next_command=f"free some space, then: {again}")
+        return EnvironmentProblem(
+            "the disk is full; nothing of this batch entered the table", next_command=f"free some space, then: {again}"
+        )
     if missing := re.search(r"(?:FAILED_READ_FILE|FILE_NOT_EXIST|FileNotFoundException)\S*\]?[^\n]*?((?:file|s3a?|hdfs):/\S+)", text):
         return SourceProblem(
             f"source file {missing.group(1).rstrip('.')} cannot be read; nothing of this batch entered the table",
@@ -31,7 +32,7 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
     if "Permission denied" in text or "Read-only file system" in text or "Mkdirs failed" in text:
         line = next((line.strip() for line in text.splitlines() if re.search(r"Permission denied|Read-only|Mkdirs failed", line)), "")
         return EnvironmentProblem(f"a folder cannot be written: {line}", next_command="strandline doctor")
-    if "PythonException" in text or "pyspark.errors" in text:
+    if "thrown from the Python worker" in text or "PythonException" in text:
         last = [line.strip() for line in text.splitlines() if re.match(r"\s*\w+(?:Error|Exception)\b.*", line)]
         return TransformFailed(
             f"code of pipeline '{pipeline}' failed on a record: {last[-1] if last else text.splitlines()[0]}",

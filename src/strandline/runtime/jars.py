@@ -54,9 +54,11 @@ def ensure_jars(java: Java, say: Callable[[str], None]) -> list[Path]:
 
 def digest_of(path: Path) -> str:
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else hashlib.sha256(
-            stream.read()
-        ).hexdigest()
+        return (
+            hashlib.file_digest(stream, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else hashlib.sha256(stream.read()).hexdigest()
+        )
 
 
 def _fetch(java: Java, jar: Jar) -> None:

@@ -47,12 +47,10 @@ class Java:
 
 def find_java() -> Java | None:
     """A supported Java that is already here; None when there is none."""
-    if home := os.environ.get("JAVA_HOME"):
-        if java := _probe(Path(home), "JAVA_HOME"):
-            return java
-    if on_path := shutil.which("java"):
-        if java := _probe(Path(on_path).resolve().parent.parent, "PATH"):
-            return java
+    if (home := os.environ.get("JAVA_HOME")) and (java := _probe(Path(home), "JAVA_HOME")):
+        return java
+    if (on_path := shutil.which("java")) and (java := _probe(Path(on_path).resolve().parent.parent, "PATH")):
+        return java
     return _from_wheel()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.checkpoints.storage import storage_at
+from strandline.model.errors import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,15 +25,27 @@ class LateWatermark:
     Its length never changes: Spark lists a static file once per query and re-reads only its content.
     """
 
-    def __init__(self, checkpoint_location: str) -> None:
+    def __init__(self, checkpoint_location: str, attempt: int) -> None:
         folder, _, name = checkpoint_location.rpartition("/")
         self._storage = storage_at(folder)
-        self._name = f"{name}.late-watermark"
+        self._name = f"{name}.late-watermark-{attempt}"  # a zombie must not write into its successor's file
         self._path = f"{folder}/{self._name}"
+        self._value = 0
 
     def set(self, watermark_ms: int) -> None:
         """Called before the next batch is planned: at a start, and at the end of every batch."""
+        self._value = watermark_ms
         self._storage.write(self._name, f"{watermark_ms:020d}\n".encode())
+
+    def check(self, watermark_ms: int) -> None:
+        """Inside a batch: was it planned with the right value? Anything else would mislabel rows."""
+        if watermark_ms != self._value:
+            raise Failure(
+                f"the batch was planned with late watermark {self._value} instead of {watermark_ms}; it runs again with a new start"
+            )
+
+    def remove(self) -> None:
+        self._storage.remove(self._name)
 
     def flag(self, spark: SparkSession, rows: DataFrame, event_time: str, column: str) -> DataFrame:
         """`rows` with a boolean column: was this row late when its batch was planned?"""
@@ -40,4 +53,4 @@ class LateWatermark:
 
         watermark = spark.read.text(self._path).select(F.col("value").cast("bigint").alias(_WATERMARK))
         late = F.coalesce(F.col(event_time) <= F.timestamp_millis(_WATERMARK), F.lit(False))
-        return rows.crossJoin(F.broadcast(watermark)).withColumn(column, late).drop(_WATERMARK)
+        return rows.join(F.broadcast(watermark), how="left").withColumn(column, late).drop(_WATERMARK)

@@ -39,19 +39,38 @@ def liveness_of(attempt: Attempt) -> Liveness:
 
 
 def process_is_gone(process: ProcessIdentity) -> bool:
-    """Provably: it ran on this machine, and no process here is it. False when it ran elsewhere."""
-    return process.host == socket.gethostname() and _started(process.pid) != process.started
+    """Provably: it ran in this very process table, and no process there is it. False when it ran anywhere else.
+
+    A host name proves nothing (containers share them), so the running kernel and the pid namespace must match too.
+    """
+    place, _, _ = process.started.rpartition(":")
+    if process.host != socket.gethostname() or not place or place != _place():
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # someone else's process has this pid; whether it is the one we look for is not shown to us
+    return _started(process.pid) != process.started
+
+
+def _place() -> str:
+    """Names the process table that pids refer to: this boot of this kernel, this pid namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return "no-proc"
 
 
 def _started(pid: int) -> str | None:
     """When a process started, in words that no later process with its pid can repeat; None when there is none."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        fields = stat.rsplit(")", 1)[1].split()
-        return None if fields[0] == "Z" else f"{boot}:{fields[19]}"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return None if fields[0] == "Z" else f"{_place()}:{fields[19]}"
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None
     answer = subprocess.run(["ps", "-p", str(pid), "-o", "lstart="], capture_output=True, text=True)
-    return answer.stdout.strip() or None
+    return f"{_place()}:{answer.stdout.strip().replace(':', '.')}" if answer.stdout.strip() else None

@@ -30,9 +30,7 @@ class Positions:
         self._checkpoint = checkpoint
         self._ledger = ledger
         self._names = [line.name for line in source_lines]
-        decoders = {
-            line.index: readers[line.name.partition("#")[0]].positions(checkpoint.storage, line.index) for line in source_lines
-        }
+        decoders = {line.index: readers[line.name.partition("#")[0]].positions(checkpoint.storage, line.index) for line in source_lines}
         self._decode = [decoders[line.index] for line in source_lines]
         self._known: dict[int, Offsets] = {-1: ORIGIN}
 

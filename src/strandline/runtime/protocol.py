@@ -127,8 +127,9 @@ class CommitProtocol:
             reach(CrashPoint.STAGED, batch)
             # Step 4: record the intent.
             replayed = self._is_replay(batch)
+            rows_by_table = {chain.sink.name: 0 for _, chain in self._chains} | {w.chain.sink.name: w.rows for w in todo}
             todo = [work for work in todo if work.rows > 0]
-            self._record_intents(batch, start, end, todo)
+            self._record_intents(batch, start, end, todo, rows_by_table)
             reach(CrashPoint.INTENT_RECORDED, batch)
             # Steps 5 and 6: commit each table once, record each outcome.
             snapshots: dict[str, int] = {}
@@ -162,6 +163,11 @@ class CommitProtocol:
         chain.table.refresh()
         mark, newest = chain.table.witnesses(self._identity.pipeline)
         seen = latest(mark, newest)
+        if chain.witness is not None and (seen is None or seen.rank < chain.witness.rank):
+            raise ChainBroken(
+                f"table '{chain.sink.name}' held batch {chain.witness.batch} of this attempt and no longer does: it was rolled back or restored",
+                next_command=f"strandline history {chain.sink.name}",
+            )
         proposal = Proposal(self._identity.strand, self._identity.holder, batch, self._start_after(seen), end)
         decision = decide(proposal, mark, newest)
         if decision.verdict is Verdict.DUPLICATE:
@@ -204,7 +210,7 @@ class CommitProtocol:
             work.staged = table.stage(work.frame)
             work.rows = work.staged.rows
 
-    def _record_intents(self, batch: int, start: Offsets, end: Offsets, todo: Sequence[_Work]) -> None:
+    def _record_intents(self, batch: int, start: Offsets, end: Offsets, todo: Sequence[_Work], rows_by_table: dict[str, int]) -> None:
         me = self._identity
         plan = BatchRecord(
             me.pipeline,
@@ -214,6 +220,7 @@ class CommitProtocol:
             json.dumps(start.to_json()),
             json.dumps(end.to_json()),
             end.digest,
+            rows_by_table,
         )
         intents = [
             Intent(me.pipeline, me.strand, batch, work.chain.sink.name, me.holder.attempt, me.holder.id, work.files) for work in todo
@@ -248,11 +255,11 @@ class CommitProtocol:
                 committed = self._try_commit(work, stamp)
                 break
             except CommitRefused as refused:
+                found = self._find(work, stamp)
+                if found is not None:  # an earlier try of ours landed after all
+                    committed = found
+                    break
                 if refused.decision.verdict is Verdict.DUPLICATE:
-                    found = self._find(work, stamp)
-                    if found is not None:  # an earlier try of ours did land
-                        committed = found
-                        break
                     self._discard(work, IntentState.DUPLICATE)
                     work.chain.witness = refused.decision.seen
                     return None
@@ -280,6 +287,7 @@ class CommitProtocol:
         reach(CrashPoint.COMMITTED, stamp.batch)
         if committed is None:
             self._ledger.commits.settle(work.intent, IntentState.DUPLICATE)
+            self._ledger.batches.nothing_new(self._identity.pipeline, self._identity.strand, stamp.batch, name)
             return None
         work.chain.witness = stamp.witness
         self._ledger.commits.record_commit(commit_record(name, committed, stamp), work.intent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -33,14 +34,18 @@ UPSERT_SETTINGS = {
 }
 
 
-def provision(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFrame) -> bool:
-    """Make sure the table exists and fits. Returns True when it was created now."""
+def provision(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFrame, birth: Mapping[str, str] | None = None) -> bool:
+    """Make sure the table exists and fits. Returns True when it was created now.
+
+    Args:
+        birth: properties that a new table must have from its first moment, such as the pipeline's mark.
+    """
     full = f"{catalog}.{sink.name}"
     try:
         if spark.catalog.tableExists(full):
             _check_columns(sink, frame.schema, spark.table(full).schema)
             return False
-        _create(spark, catalog, sink, frame)
+        _create(spark, catalog, sink, frame, birth or {})
         _check_format(spark, full, sink)
         return True
     except StrandlineError:
@@ -50,7 +55,7 @@ def provision(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFra
         raise TableUnavailable(f"table '{sink.name}' cannot be prepared: {why}", next_command="strandline doctor") from error
 
 
-def _create(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFrame) -> None:
+def _create(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFrame, birth: Mapping[str, str]) -> None:
     namespace, _, _ = sink.name.rpartition(".")
     columns = frame.columns
     for what, names in (("key", sink.key), ("order_by", (sink.order_by,) if sink.order_by else ()), ("sort_by", sink.sort_by)):
@@ -61,6 +66,7 @@ def _create(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFrame
         **METADATA_SETTINGS,
         **(UPSERT_SETTINGS if sink.mode == "upsert" else {}),
         **sink.properties,
+        **birth,
     }
     fields = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in frame.schema.fields)
     partitioned = f" PARTITIONED BY ({', '.join(sink.partition_by)})" if sink.partition_by else ""
@@ -94,9 +100,7 @@ def _check_columns(sink: TableSink, produced: StructType, table: StructType) -> 
     problems = [f"column '{name}' is not in the table" for name in ours if name not in theirs]
     problems += [f"the table's column '{name}' is not produced" for name in theirs if name not in ours]
     problems += [
-        f"column '{name}' is {ours[name]}, the table has {theirs[name]}"
-        for name in ours
-        if name in theirs and ours[name] != theirs[name]
+        f"column '{name}' is {ours[name]}, the table has {theirs[name]}" for name in ours if name in theirs and ours[name] != theirs[name]
     ]
     if problems:
         raise DefinitionError(

@@ -15,9 +15,10 @@ from strandline.model.errors import Failure, Fenced, StrandlineError
 from strandline.model.times import parse_duration
 from strandline.project.config import Project
 from strandline.runtime.failures import explain_batch_failure
+from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.options import Allowances, RunLimit
 from strandline.runtime.reporting import Reporter
-from strandline.runtime.running import EndReason, RunningAttempt, RunSummary
+from strandline.runtime.running import RunningAttempt, RunSummary
 from strandline.runtime.session import start_session
 from strandline.runtime.starting import register, start
 
@@ -54,9 +55,12 @@ def run_pipeline(
     number = registered.attempt.number
     reporter.say(f"attempt {number} of '{pipeline.name}', strand {registered.strand}")
     try:
-        with _session(project, pipeline, number, session, reporter) as spark:
+        with (
+            Heartbeat(ledger, registered.attempt) as heartbeat,
+            _session(project, pipeline, number, session, reporter) as spark,
+        ):
             started = start(spark, project, pipeline, ledger, registered, allowances, reporter)
-            summary = RunningAttempt(spark, started, ledger, limit, reporter).run()
+            summary = RunningAttempt(spark, started, ledger, heartbeat, limit, reporter).run()
     except BaseException as error:
         failure = explain_batch_failure(pipeline.name, error) if isinstance(error, Exception) else error
         _record_early_end(ledger, registered.attempt, failure)
@@ -66,9 +70,6 @@ def run_pipeline(
         if failure is error:
             raise
         raise failure from error
-    if summary.reason is EndReason.CANCELLED and pipeline.checkpoint.on_cancel == "delete":
-        registered.checkpoint.storage.delete_all()
-        ledger.events.add(pipeline.name, "checkpoint-deleted", "cancelled, on_cancel=delete", number)
     ledger.close()
     return summary
 
@@ -97,7 +98,7 @@ def _ship_by_value(module: object) -> None:
     from pyspark import cloudpickle
 
     if module is not None:
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _record_early_end(ledger: Ledger, attempt: Attempt, failure: BaseException) -> None:

@@ -23,7 +23,7 @@ from strandline.model.errors import BatchTimedOut, Fenced, StrandlineError
 from strandline.model.times import human_duration
 from strandline.runtime.callback import for_each_batch
 from strandline.runtime.failures import explain_query_failure
-from strandline.runtime.liveness import BEAT
+from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.options import AvailableNow, ForBatches, ForDuration, RunLimit
 from strandline.runtime.protocol import BatchResult
 from strandline.runtime.reporting import Progress, Reporter
@@ -31,13 +31,15 @@ from strandline.runtime.starting import Started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _TICK = 0.1
 """Seconds between two looks: short enough that a stop feels immediate, long enough to cost nothing."""
 _REQUESTS_EVERY = 1.0
 _REPORT_EVERY = 0.5
 """Seconds between two progress reports at most; batches that follow each other faster are summed up by the next."""
+_LET_GO = 15.0
+"""Seconds to wait for a cancelled batch to end: its jobs are gone by then, a catalog call may need its time-out."""
 _SETTLE = 30.0
 """Seconds to wait for Spark to write `commits/N` after the last batch returned."""
 
@@ -52,7 +54,7 @@ class EndReason(str, Enum):
     DRAINED = "everything available was read"
 
 
-class _Halt(Exception):  # noqa: N818 - not an error: ends the query at a batch boundary
+class _Halt(Exception):
     """Raised at the entrance of a batch that must not begin."""
 
 
@@ -71,15 +73,21 @@ class RunSummary:
 
 
 class RunningAttempt:
-    def __init__(self, spark: SparkSession, started: Started, ledger: Ledger, limit: RunLimit, reporter: Reporter) -> None:
+    def __init__(
+        self, spark: SparkSession, started: Started, ledger: Ledger, heartbeat: Heartbeat, limit: RunLimit, reporter: Reporter
+    ) -> None:
         self._spark = spark
         self._started = started
         self._ledger = ledger
+        self._heartbeat = heartbeat
+        heartbeat.facts = self._facts
         self._limit = limit
         self._reporter = reporter
         self._query: StreamingQuery | None = None
         self._ending: EndReason | None = None
         self._failure: BaseException | None = None
+        self._busy = threading.Lock()
+        self._interrupts = 0
         self._batch_began: float | None = None
         self._batch: int | None = None
         self._returned: BatchResult | None = None
@@ -94,13 +102,19 @@ class RunningAttempt:
     # -- Spark's thread --------------------------------------------------------------------------------------
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        self._busy.acquire()
+        try:
+            self._run_batch(frame, batch)
+        finally:
+            self._busy.release()
+
+    def _run_batch(self, frame: DataFrame, batch: int) -> None:
+        self._pause()
         if self._ending is not None or self._failure is not None:
             raise _Halt
-        rest = self._started.pipeline.checkpoint.min_pause.total_seconds() - (time.monotonic() - self._last_end)
-        if self._batches and rest > 0:
-            time.sleep(rest)
         self._batch, self._batch_began = batch, time.monotonic()
         try:
+            self._started.lateness.check(self._started.checkpoint.late_watermark_ms(batch))
             result = self._started.protocol.run_batch(frame, batch)
             plan = self._started.checkpoint.plan(batch)
             self._started.lateness.set(plan.watermark_ms if plan else 0)
@@ -115,6 +129,12 @@ class RunningAttempt:
         self._returned = result
         if isinstance(self._limit, ForBatches) and self._batches >= self._limit.count:
             self._end(EndReason.LIMIT)
+
+    def _pause(self) -> None:
+        """The declared rest between two batches; a stop request cuts it short."""
+        until = self._last_end + self._started.pipeline.checkpoint.min_pause.total_seconds()
+        while self._batches and time.monotonic() < until and self._ending is None and self._failure is None:
+            time.sleep(_TICK)
 
     # -- the watch -------------------------------------------------------------------------------------------
 
@@ -132,6 +152,10 @@ class RunningAttempt:
                 if self._ending is not None or self._drained():
                     break
         except BaseException as failure:
+            self._failure = self._failure or failure
+            if not self._let_go():
+                self._reporter.say("the last batch does not let go; this attempt is left open, the next start finds its process gone")
+                raise
             fenced = isinstance(failure, Fenced)
             status = AttemptStatus.FENCED if fenced else AttemptStatus.FAILED
             text = failure.message if isinstance(failure, StrandlineError) else f"{type(failure).__name__}: {failure}"
@@ -141,14 +165,33 @@ class RunningAttempt:
             for number, handler in previous.items():
                 signal.signal(number, handler)
         reason = self._ending or EndReason.DRAINED
+        if reason is EndReason.CANCELLED and self._started.pipeline.checkpoint.on_cancel == "delete":
+            # Before the end is recorded: from then on a successor may be using this folder.
+            self._started.checkpoint.storage.delete_all()
+            self._ledger.events.add(attempt.pipeline, "checkpoint-deleted", "cancelled, on_cancel=delete", attempt.number)
         self._record_end(AttemptStatus.STOPPED, reason.value)
         last = self._returned.batch if self._returned else None
         return RunSummary(
             attempt.pipeline, attempt.number, self._started.identity.strand, self._batches, self._rows, reason, last, self._snapshots
         )
 
+    def _let_go(self) -> bool:
+        """End the query and wait until no batch of ours can still commit. False when one hangs."""
+        if self._query is not None:
+            try:
+                self._query.stop()
+            except Exception as error:  # noqa: BLE001 - whatever Spark says, the lock below has the last word
+                self._reporter.say(f"the query did not stop at once: {str(error).splitlines()[0]}")
+        if not self._busy.acquire(timeout=_LET_GO):
+            return False
+        self._busy.release()
+        return True
+
     def _launch(self) -> StreamingQuery:
         policy = self._started.pipeline.checkpoint
+        checkpoint = self._started.checkpoint
+        self._started.lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
+        self._spark.conf.set("spark.sql.streaming.stopTimeout", f"{int(_LET_GO * 1000)}")
         self._spark.conf.set("spark.sql.streaming.minBatchesToRetain", str(policy.retain))
         writer = (
             self._started.dataflow.frame.writeStream.queryName(f"{self._started.pipeline.name}-{self._started.attempt.id}")
@@ -162,19 +205,17 @@ class RunningAttempt:
 
     def _watch(self) -> None:
         assert self._query is not None
-        next_beat = next_requests = 0.0
+        next_requests = 0.0
         while self._query.isActive:
             now = time.monotonic()
-            if now >= next_beat:
-                next_beat = now + BEAT.total_seconds()
-                self._beat()
+            self._failure = self._failure or self._heartbeat.trouble
             if now >= next_requests:
                 next_requests = now + _REQUESTS_EVERY
                 self._take_requests()
             self._follow_up()
             self._check_limits(now)
             if (self._ending is not None or self._failure is not None) and self._at_boundary():
-                self._query.stop()
+                self._let_go()
                 break
             time.sleep(_TICK)
         error = self._query.exception()
@@ -185,7 +226,7 @@ class RunningAttempt:
         """No batch is running, and the last one's checkpoint file is there: stopping now interrupts nothing."""
         if self._failure is not None:
             return True
-        if self._batch_began is not None:
+        if self._busy.locked():
             return False
         if self._returned is None or self._returned.batch <= self._completed:
             return True
@@ -217,31 +258,29 @@ class RunningAttempt:
         end = dict(self._returned.end.sources) if self._returned else {}
         return all(reader.exhausted(end.get(name)) for name, reader in self._started.readers.items())
 
-    def _beat(self) -> None:
-        if not self._ledger.attempts.beat(self._started.attempt, json.dumps(self._facts())):
-            self._failure = self._failure or Fenced(
-                f"attempt {self._started.attempt.number} of '{self._started.pipeline.name}' was replaced by a newer one",
-                next_command="strandline status",
-            )
-
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> str:
+        """How far this attempt came, as the ledger keeps it for `strandline status`."""
         result = self._returned
         if result is None:
-            return {"batches": 0, "rows": 0}
-        return {
-            "batch": result.batch,
-            "batches": self._batches,
-            "rows": self._rows,
-            "offsets": result.end.human(None),
-            "snapshots": {table: str(snapshot) for table, snapshot in self._snapshots.items()},
-            "lag": self._lag(result),
-        }
+            return json.dumps({"batches": 0, "rows": 0})
+        return json.dumps(
+            {
+                "batch": result.batch,
+                "batches": self._batches,
+                "rows": self._rows,
+                "offsets": result.end.human(None),
+                "snapshots": {table: str(snapshot) for table, snapshot in dict(self._snapshots).items()},
+                "lag": self._lag(result),
+            }
+        )
 
     def _lag(self, result: BatchResult) -> str | None:
         end = dict(result.end.sources)
-        lags = [reader.lag(end.get(name)) for name, reader in self._started.readers.items()]
-        known = [lag for lag in lags if lag is not None]
-        return ", ".join(known) or None
+        try:
+            lags = [reader.lag(end.get(name)) for name, reader in self._started.readers.items()]
+        except OSError:
+            return None  # a source that cannot be listed now; the batch that reads it will say so
+        return ", ".join(lag for lag in lags if lag is not None) or None
 
     def _progress(self, result: BatchResult) -> Progress:
         assert self._query is not None
@@ -251,7 +290,7 @@ class RunningAttempt:
         return Progress(result, rate, result.end.human(result.start), self._lag(result), state)
 
     def _take_requests(self) -> None:
-        for request in self._ledger.requests.open(self._started.pipeline.name):
+        for request in self._ledger.requests.open(self._started.pipeline.name, self._started.attempt.number):
             if request.kind in (STOP, CANCEL):
                 self._reporter.say(f"{request.kind} requested by {request.requested_by}: ending after the current batch")
                 self._end(EndReason.CANCELLED if request.kind == CANCEL else EndReason.REQUESTED)
@@ -277,10 +316,11 @@ class RunningAttempt:
     def _record_end(self, status: AttemptStatus, reason: str) -> None:
         """A ledger that fails now must not hide why the run ended; the next start finds the process gone."""
         try:
-            self._ledger.attempts.beat(self._started.attempt, json.dumps(self._facts()))
+            self._started.lateness.remove()
+            self._ledger.attempts.beat(self._started.attempt, self._facts())
             self._ledger.attempts.end(self._started.attempt, status, reason)
-        except StrandlineError as error:
-            self._reporter.say(f"the end of this attempt could not be recorded: {error.message}")
+        except (StrandlineError, OSError) as error:
+            self._reporter.say(f"the end of this attempt could not be recorded: {error}")
 
     def _catch_signals(self) -> dict[int, Any]:
         """The first Ctrl-C (or SIGTERM) ends the run after the current batch, the second at once."""
@@ -288,12 +328,10 @@ class RunningAttempt:
             return {}
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            if self._ending is EndReason.INTERRUPTED:
+            self._interrupts += 1
+            if self._interrupts > 1:
                 raise KeyboardInterrupt
             self._reporter.say("stopping after the current batch (press Ctrl-C again to stop at once; nothing is lost or doubled)")
             self._end(EndReason.INTERRUPTED)
 
         return {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-

@@ -60,8 +60,8 @@ class Upsert:
 
     def discard(self) -> None:
         self._table.refresh()
-        if names := self._table.branches(self._branch):
-            self._table.drop_branches(names)
+        if self._branch in self._table.branches(self._branch):
+            self._table.drop_branches([self._branch])
 
     def _merge(self, stamp: Stamp) -> None:
         session = self.frame.sparkSession

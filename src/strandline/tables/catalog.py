@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -69,7 +70,7 @@ def _read_metadata(table: str, location: str) -> dict[str, Any]:
         raw = local_path(location).read_bytes()
         content: dict[str, Any] = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
         return content
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise TableUnavailable(
             f"the metadata file {location} of table '{table}' cannot be read: {error}", next_command="strandline doctor"
         ) from error

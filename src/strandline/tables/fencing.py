@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from strandline.model.fence import Decision
-from strandline.model.stamp import Witness, decode_mark
+from strandline.model.fence import NEVER, Decision, Verdict
+from strandline.model.stamp import Holder, Witness, decode_mark
 from strandline.tables.view import Snapshot
 
 Judge = Callable[[Witness | None, Witness | None], Decision]
@@ -21,15 +21,20 @@ class FenceValidator:
     the mark is read in the same breath from the same refreshed metadata.
     """
 
-    def __init__(self, judge: Judge, pipeline: str, parser: Any, read_mark: Callable[[], str | None]) -> None:
+    def __init__(self, judge: Judge, pipeline: str, holder: Holder, parser: Any, read_mark: Callable[[], str | None]) -> None:
         self._judge = judge
         self._parser = parser
         self._pipeline = pipeline
+        self._holder = holder
         self._read_mark = read_mark
         self.refusal: Decision | None = None
 
     def validate(self, ancestry: Any) -> bool:
+        """Iceberg's question. Answering no makes Iceberg delete what this commit wrote; so when the table already holds
+        this very commit (an earlier try landed after all), raise instead: the outcome is looked up before anything."""
         decision = self._judge(decode_mark(self._read_mark()), newest_witness(ancestry, self._pipeline, self._parser))
+        if decision.verdict is Verdict.DUPLICATE and decision.seen is not None and decision.seen.holder == self._holder:
+            raise RuntimeError("this commit is already in the table")
         self.refusal = None if decision.accepted else decision
         return decision.accepted
 
@@ -42,11 +47,13 @@ class FenceValidator:
 
 def newest_witness(ancestry: Any, pipeline: str, parser: Any) -> Witness | None:
     """The pipeline's newest stamp among Java snapshots, newest first. Stops there: each step is a socket round trip."""
+    oldest = None
     for snapshot in each(ancestry):
+        oldest = snapshot
         if snapshot.summary().get("strandline.pipeline") == pipeline:
             stamp = plain_snapshot(snapshot, parser).stamp
             return stamp.witness if stamp is not None else None
-    return None
+    return NEVER if oldest is not None and oldest.parentId() is None else None
 
 
 def each(java_iterable: Any) -> Iterator[Any]:

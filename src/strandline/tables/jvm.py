@@ -5,11 +5,13 @@ Everything py4j-shaped stays in this module and in `fencing`. Callers see rows, 
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import TableUnavailable
@@ -129,14 +131,16 @@ class JvmTable:
             append.appendFile(handle)
         for key, value in stamp.to_summary().items():
             append.set(key, value)
-        validator = FenceValidator(judge, stamp.pipeline, self._parser, lambda: view.properties().get(mark_key(stamp.pipeline)))
+        validator = FenceValidator(
+            judge, stamp.pipeline, stamp.holder, self._parser, lambda: view.properties().get(mark_key(stamp.pipeline))
+        )
         append.validateWith(validator)
         try:
             append.commit()
             transaction.updateProperties().set(mark_key(stamp.pipeline), encode_mark(stamp.witness)).commit()
             reach(point, stamp.batch)
             transaction.commitTransaction()
-        except Py4JJavaError as error:
+        except JAVA_ERRORS as error:
             raise _classify(error, validator.refusal) from error
         committed = self.head()
         if committed is None or committed.stamp is None or committed.stamp.holder != stamp.holder:
@@ -148,12 +152,12 @@ class JvmTable:
 
     def branch_at_main(self, branch: str) -> None:
         """(Re)create a working branch at main's head, which must exist; leftovers of a crashed attempt are dropped."""
-        manage = self._table.manageSnapshots()
-        if self._table.refs().get(branch) is not None:
-            manage.removeBranch(branch)
         try:
+            manage = self._table.manageSnapshots()
+            if self._table.refs().get(branch) is not None:
+                manage.removeBranch(branch)
             manage.createBranch(branch, self._table.currentSnapshot().snapshotId()).commit()
-        except Py4JJavaError as error:
+        except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()
 
@@ -172,10 +176,13 @@ class JvmTable:
         return found
 
     def drop_branches(self, names: list[str]) -> None:
-        manage = self._table.manageSnapshots()
-        for name in names:
-            manage.removeBranch(name)
-        manage.commit()
+        try:
+            manage = self._table.manageSnapshots()
+            for name in names:
+                manage.removeBranch(name)
+            manage.commit()
+        except JAVA_ERRORS as error:
+            raise _classify(error, None) from error
         self.refresh()
 
     def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> Snapshot:
@@ -191,7 +198,7 @@ class JvmTable:
             transaction.updateProperties().set(mark_key(pipeline), encode_mark(witness)).commit()
             reach(CrashPoint.COMMITTING, witness.batch)
             transaction.commitTransaction()
-        except Py4JJavaError as error:
+        except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         return plain_snapshot(self._table.currentSnapshot(), self._parser)
 
@@ -199,16 +206,21 @@ class JvmTable:
         return len(self._table.snapshots())
 
     def expire_to(self, keep: int) -> None:
-        """Drop the oldest snapshots of main so that `keep` remain; tagged and branched ones stay.
+        """Drop the oldest snapshots of main so that `keep` remain; whatever a tag or branch points to stays.
 
         Only metadata files go. Data files that only old snapshots knew are left to table maintenance, which can
         weigh them against savepoints and open incidents.
         """
-        level = self._cleanup_level.METADATA_ONLY
-        everything = 2**62  # milliseconds: every snapshot is old enough, the count alone decides
+        ancestors = json.loads(str(self._snapshot_util.currentAncestorIds(self._table)))
+        refs = self._table.refs()
+        named = {int(refs.get(name).snapshotId()) for name in each(refs.keySet())}
+        expire = self._table.expireSnapshots().cleanupLevel(self._cleanup_level.METADATA_ONLY)
+        for snapshot in ancestors[keep:]:
+            if snapshot not in named:
+                expire.expireSnapshotId(snapshot)
         try:
-            self._table.expireSnapshots().expireOlderThan(everything).retainLast(keep).cleanupLevel(level).commit()
-        except Py4JJavaError as error:
+            expire.commit()
+        except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()
 
@@ -253,14 +265,23 @@ def _table_cache(spark: SparkSession, table: Any) -> Any:
     return method.invoke(None, gateway.new_array(gateway.jvm.java.lang.Object, 0))
 
 
-def _classify(error: Py4JJavaError, refusal: Decision | None) -> Exception:
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+"""pyspark turns some Java exceptions, such as IllegalArgumentException, into classes of its own."""
+
+_NOT_HAPPENED = ("CommitFailedException", "ValidationException", "IllegalArgumentException")
+
+
+def _classify(error: Exception, refusal: Decision | None) -> Exception:
     """Refused and conflicting commits are known not to have happened; anything else is unknown until looked up."""
     if refusal is not None:
         return CommitRefused(refusal)
-    names = [type_name for type_name, _ in java_causes(error)]
-    if any(name.endswith(("CommitFailedException", "ValidationException")) for name in names):
-        return CommitConflict(java_causes(error)[0][1])
-    return CommitOutcomeUnknown("; caused by ".join(f"{n.rsplit('.', 1)[-1]}: {m}" for n, m in java_causes(error)[:3]))
+    if not isinstance(error, Py4JJavaError):
+        return CommitConflict(str(error).splitlines()[0])
+    causes = java_causes(error)
+    names = [name.rsplit(".", 1)[-1] for name, _ in causes]
+    if "CommitStateUnknownException" not in names and any(name in _NOT_HAPPENED for name in names):
+        return CommitConflict(causes[0][1])
+    return CommitOutcomeUnknown("; caused by ".join(f"{n}: {m}" for n, (_, m) in list(zip(names, causes, strict=True))[:3]))
 
 
 def java_causes(error: Py4JJavaError) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from strandline.model.fence import NEVER
 from strandline.model.stamp import MARK_PREFIX, Stamp, Witness, decode_mark, mark_key
 
 MAIN = "main"
@@ -91,10 +92,13 @@ class TableView:
         return decode_mark(self.properties.get(mark_key(pipeline, branch)))
 
     def newest_stamp(self, pipeline: str, branch: str = MAIN) -> Witness | None:
+        """The pipeline's newest stamp; `NEVER` when the whole history is there and holds none."""
+        oldest = None
         for snapshot in self.ancestors(branch):
+            oldest = snapshot
             if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
                 return snapshot.stamp.witness
-        return None
+        return NEVER if oldest is not None and oldest.parent_id is None else None
 
     def highest_attempt(self, pipeline: str) -> int:
         """Over every mark and stamp still there, so that a lost ledger never hands out an old number again."""

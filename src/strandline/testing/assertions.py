@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -44,7 +45,7 @@ def assert_chain_unbroken(project: Project, table: str, pipeline: str) -> None:
     stamps = [s.stamp for s in reversed(list(view.ancestors())) if s.stamp is not None and s.stamp.pipeline == pipeline]
     batches = [(stamp.strand, stamp.batch) for stamp in stamps if stamp.kind is StampKind.BATCH]
     assert len(batches) == len(set(batches)), f"{table} holds a batch twice: {batches}"
-    for before, after in zip(stamps, stamps[1:], strict=False):
+    for before, after in itertools.pairwise(stamps):
         assert after.holder.attempt >= before.holder.attempt, f"{table}: attempt {after.holder.attempt} after {before.holder.attempt}"
         if after.strand == before.strand:
             assert after.start_digest == before.end_digest, f"{table}: batch {after.batch} does not start where {before.batch} ended"

@@ -72,6 +72,11 @@ class Sandbox:
     project: Project
     heard: Heard = field(default_factory=Heard)
 
+    def configure(self) -> None:
+        """Make the project's catalog known to the shared session."""
+        for key, value in catalog_settings(self.project).items():
+            self.spark.conf.set(key, value)
+
     def pipelines(self, source: str) -> None:
         """Replace the project's pipeline file."""
         (self.folder / "pipelines" / "tested.py").write_text(textwrap.dedent(source))
@@ -80,9 +85,7 @@ class Sandbox:
         return load_pipeline(self.project, name)
 
     def run(self, name: str, limit: RunLimit | None = None, allow: Allowances | None = None) -> RunSummary:
-        return run_pipeline(
-            self.project, self.pipeline(name), limit or AvailableNow(), self.heard, allow=allow, session=self.spark
-        )
+        return run_pipeline(self.project, self.pipeline(name), limit or AvailableNow(), self.heard, allow=allow, session=self.spark)
 
     def sql(self, statement: str) -> list[dict[str, object]]:
         """Run SQL; ``{c}`` stands for the project's catalog."""
@@ -110,6 +113,6 @@ def sandbox(tmp_path: Path, spark_home: SparkSession) -> Sandbox:
     project = write_sandbox(tmp_path, catalog=f"c{uuid.uuid4().hex[:8]}")
     Path(project.warehouse).mkdir()
     project.catalog_file.parent.mkdir(parents=True)
-    for key, value in catalog_settings(project).items():
-        spark_home.conf.set(key, value)
-    return Sandbox(tmp_path, spark_home, project)
+    fresh = Sandbox(tmp_path, spark_home, project)
+    fresh.configure()
+    return fresh
