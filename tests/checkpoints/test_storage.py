@@ -14,7 +14,8 @@ Locate = Callable[[Path], str]
 
 @pytest.fixture(params=["local", "arrow"])
 def locate(request: pytest.FixtureRequest) -> Locate:
-    return {"local": str, "arrow": Path.as_uri}[request.param]
+    ways: dict[str, Locate] = {"local": str, "arrow": Path.as_uri}
+    return ways[request.param]
 
 
 @pytest.fixture

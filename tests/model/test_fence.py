@@ -116,6 +116,14 @@ def test_a_table_rolled_back_to_before_our_first_commit_is_refused() -> None:
     assert decide(batch(5, 50, 60), witness(4, 50), NEVER).verdict is Verdict.ROLLED_BACK
 
 
+def test_a_rolled_back_table_still_remembers_its_holder() -> None:
+    mark, newest = witness(4, 50, SECOND), witness(2, 30, FIRST)
+
+    assert latest(mark, newest) == mark
+    assert decide(batch(3, 30, 40, FIRST), mark, newest).verdict is Verdict.FENCED
+    assert decide_claim(Claim(FIRST, newest), mark, newest).verdict is Verdict.FENCED
+
+
 def test_a_table_that_others_wrote_before_us_takes_our_first_batch() -> None:
     just_made = witness(-1, 0)
 
@@ -550,7 +558,7 @@ class TableLife(RuleBasedStateMachine):
 
 TestTableLife = TableLife.TestCase
 TestTableLife.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

@@ -15,7 +15,7 @@ from strandline.project.config import Project
 from strandline.runtime.cleanup import apply_cleanup, plan_cleanup
 from strandline.runtime.run import ledger_of
 from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_once, run_cli, table_rows
-from strandline.testing.fixtures import write_sandbox
+from strandline.testing.projects import write_sandbox
 
 from . import shop
 

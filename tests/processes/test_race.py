@@ -11,7 +11,8 @@ import pytest
 
 from strandline.runtime.session import catalog_settings
 from strandline.testing import assert_chain_unbroken, assert_rows_once, committed_batches, table_rows
-from strandline.testing.fixtures import Sandbox, write_sandbox
+from strandline.testing.fixtures import Sandbox
+from strandline.testing.projects import write_sandbox
 
 pytestmark = [pytest.mark.process, pytest.mark.engine]
 

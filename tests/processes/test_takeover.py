@@ -17,7 +17,7 @@ from strandline.project.config import Project
 from strandline.runtime.run import ledger_of
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_once, run_cli, start_cli, table_rows
-from strandline.testing.fixtures import write_sandbox
+from strandline.testing.projects import write_sandbox
 
 from . import shop
 

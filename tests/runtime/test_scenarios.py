@@ -15,7 +15,8 @@ from strandline.project.config import Project, load_project
 from strandline.runtime.options import Allowances, ForBatches
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import assert_chain_unbroken, assert_rows_once, table_rows
-from strandline.testing.fixtures import Sandbox, write_sandbox
+from strandline.testing.fixtures import Sandbox
+from strandline.testing.projects import write_sandbox
 
 pytestmark = pytest.mark.engine
 

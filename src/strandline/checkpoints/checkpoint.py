@@ -32,6 +32,9 @@ class Checkpoint:
     def location(self) -> str:
         return self.storage.location
 
+    def exists(self) -> bool:
+        return self.storage.read("metadata") is not None or bool(self.storage.names("offsets"))
+
     def strand(self) -> str | None:
         """Spark's query id: the identity of this checkpoint."""
         raw = self.storage.read("metadata")

@@ -93,6 +93,9 @@ def _tables_of(project: Project, ledger: Ledger, pipeline: str) -> list[str]:
 
 
 def _print_history(entries: list[HistoryEntry]) -> None:
+    if not entries:
+        print("no snapshots yet")
+        return
     rows = []
     for e in entries:
         batches = "" if e.batch is None else (str(e.batch) if e.batch_first in (e.batch, None) else f"{e.batch_first}–{e.batch}")

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.", metavar="[DIR]")] = Path()) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.", metavar="DIR")] = Path()) -> None:
     """Write a new project: configuration, one example pipeline, a few orders to read."""
     from strandline.project.template import write_project
 
@@ -48,7 +48,7 @@ def doctor(profile: ProfileOption = None, as_json: JsonOption = False) -> None:
         print_json({"version": 1, "checks": [{"name": c.name, "ok": c.ok, "finding": c.finding, "fix": c.fix} for c in checks]})
     else:
         print_table(
-            ["check", "", "finding"],
+            ["check", "result", "finding"],
             [[c.name, "ok" if c.ok else "problem", c.finding + (f" → {c.fix}" if c.fix else "")] for c in checks],
         )
     if not all(check.ok for check in checks):

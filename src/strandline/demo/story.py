@@ -24,7 +24,7 @@ from strandline.project.config import load_project
 from strandline.runtime.jars import ensure_jars
 from strandline.runtime.java import ensure_java
 from strandline.testing import generated_orders, run_cli, start_cli, table_rows
-from strandline.testing.fixtures import write_sandbox
+from strandline.testing.projects import write_sandbox
 
 PIPELINE = '''
 """Orders with duplicates and late ones, each order once, into shop.orders; late rows are kept aside."""

@@ -13,7 +13,7 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
     again = f"strandline run {pipeline}"
     if "MALFORMED_RECORD_IN_PARSING" in text:
         record = re.search(r"Malformed records? (?:are |is )?detected in record parsing:?\s*(.*?)(?:\.\n|\n|$)", text)
-        file = re.search(r"(file:/\S+?|s3\S+?)(?:[\s,\]]|$)", text)
+        file = re.search(r"((?:file|s3a?|hdfs):/\S+?)\.?(?:[\s,\]]|$)", text)
         what = f": {record.group(1).strip()}" if record else ""
         where = f" in {file.group(1)}" if file else ""
         return SourceProblem(

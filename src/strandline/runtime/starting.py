@@ -78,21 +78,13 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         assert previous is not None
         raise _already_running(previous)
     checkpoint = Checkpoint(storage_at(project.checkpoint_of(pipeline.name)))
-    facts = facts_of(checkpoint)
     if not allow.new_strand:
+        facts = facts_of(checkpoint)
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
     catalog = EmbeddedCatalog(project)
     ours = [name for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
     witnessed = max((catalog.load(name).highest_attempt(pipeline.name) for name in ours), default=0)
-    reason: str | None = None
-    if allow.new_strand:
-        reason = NEW_STRAND
-    elif state in (Liveness.ALIVE, Liveness.SILENT) or any(
-        lost.number >= witnessed and not process_is_gone(lost.process) for lost in ledger.attempts.lost(pipeline.name)
-    ):
-        reason = "takeover"  # also when an earlier takeover died before it could write its boundary
-    elif witnessed > (previous.number if previous else 0):
-        reason = "ledger-lost"
+    reason = _why_claim(pipeline, ledger, allow, previous, state, witnessed)
     attempt = ledger.attempts.begin(
         pipeline.name,
         id=uuid.uuid4().hex[:12],
@@ -107,7 +99,7 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         assert winner is not None
         raise _already_running(winner)
     try:
-        strand = _identity_of(checkpoint, facts, allow, attempt, reporter)
+        strand = _identity_of(checkpoint, allow, attempt, reporter)
     except OSError as error:
         ledger.attempts.end(attempt, AttemptStatus.FAILED, str(error))
         raise EnvironmentProblem(
@@ -116,9 +108,22 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     return Registered(attempt, checkpoint, strand, reason)
 
 
-def _identity_of(checkpoint: Checkpoint, facts: CheckpointFacts, allow: Allowances, attempt: Attempt, reporter: Reporter) -> str:
+def _why_claim(
+    pipeline: Pipeline, ledger: Ledger, allow: Allowances, previous: Attempt | None, state: Liveness, witnessed: int
+) -> str | None:
+    """A boundary is needed whenever someone before us could still commit, or the chain starts anew."""
+    if allow.new_strand:
+        return NEW_STRAND
+    # An earlier takeover may have died before it wrote its boundary: whoever it declared lost can still wake up.
+    sleepers = [lost for lost in ledger.attempts.lost(pipeline.name) if lost.number >= witnessed and not process_is_gone(lost.process)]
+    if state in (Liveness.ALIVE, Liveness.SILENT) or sleepers:
+        return "takeover"
+    return "ledger-lost" if witnessed > (previous.number if previous else 0) else None
+
+
+def _identity_of(checkpoint: Checkpoint, allow: Allowances, attempt: Attempt, reporter: Reporter) -> str:
     """The strand to run: the checkpoint's own, or a new one."""
-    if allow.new_strand and (facts.strand is not None or facts.last_planned is not None):
+    if allow.new_strand and checkpoint.exists():
         aside = f"{checkpoint.location}.abandoned-{utc_now().strftime('%Y%m%dT%H%M%SZ')}-{attempt.number}"
         checkpoint.storage.set_aside(aside)
         reporter.say(f"the old checkpoint is kept in {aside}")

@@ -13,40 +13,17 @@ import pytest
 
 from strandline.ledger import Ledger
 from strandline.model.definition import Pipeline
-from strandline.project.config import CONFIG_NAME, Project, load_project
+from strandline.project.config import Project
 from strandline.project.loader import load_pipeline
 from strandline.runtime.options import Allowances, AvailableNow, RunLimit
 from strandline.runtime.reporting import Progress
 from strandline.runtime.run import ledger_of, run_pipeline
 from strandline.runtime.running import RunSummary
 from strandline.runtime.session import catalog_settings, start_session
+from strandline.testing.projects import write_sandbox
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Short-lived test JVMs spend their time compiling; the first tier is enough for them."""
-
-_CONFIG = """\
-version: 1
-project: test
-profiles:
-  local:
-    catalog: {{name: {catalog}}}
-    spark:
-      master: local[2]
-      driver_memory: 1g
-      conf:
-        spark.driver.extraJavaOptions: "{java_options}"
-"""
-
-
-def write_sandbox(folder: Path, pipelines: str = "", catalog: str = "local") -> Project:
-    """A minimal project: fast to start, one file of pipelines."""
-    (folder / "pipelines").mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_NAME).write_text(_CONFIG.format(catalog=catalog, java_options=FAST_JVM))
-    (folder / "pipelines" / "tested.py").write_text(textwrap.dedent(pipelines))
-    return load_project(folder)
 
 
 @dataclass

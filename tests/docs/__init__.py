@@ -1,0 +1,1 @@
+"""Tests that follow the documentation, word for word."""

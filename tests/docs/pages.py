@@ -1,0 +1,119 @@
+"""Markdown pages as what they ask a reader to do: commands to type, files to write, texts to read."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+BY_NAME_ONLY = ("make demo", "make test", "pip install", "strandline demo")
+"""Commands that are too long, or change the machine: their existence is checked, they are not run."""
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXIT = re.compile(r"\s+# exit (\d+)$")
+_FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
+
+COMMAND_SECONDS = 150.0
+"""Ten times what a start of Spark takes on a quiet machine."""
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file_name(self) -> str | None:
+        """``# path/of/file`` in the first line: the reader writes the block there."""
+        found = _FILE_NAME.match(self.text)
+        return found.group(1) if found else None
+
+    def commands(self) -> list[Command]:
+        found = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                text = line.removeprefix("$ ")
+                expected = _EXIT.search(text)
+                found.append(Command(_EXIT.sub("", text), int(expected.group(1)) if expected else 0))
+        return found
+
+
+@dataclass(frozen=True)
+class Command:
+    text: str
+    exit_code: int
+
+    @property
+    def by_name_only(self) -> bool:
+        return self.text.startswith(BY_NAME_ONLY)
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0, f"{page}: a fence is left open"
+    return [Block(m.group(1), m.group(2), text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
+
+
+def every_word() -> str:
+    """All pages as one text."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in [*pages(), ROOT / "CHANGELOG.md"])
+
+
+class Reader:
+    """Someone at a terminal: one bash in an empty folder, where `cd`, `export` and `&` mean what they always mean."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "NO_COLOR": "1",
+            # Short-lived JVMs spend their time compiling; the first tier is enough for them.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        environment.pop("STRANDLINE_PROFILE", None)
+        self.folder = folder
+        self._screen = folder / ".screen"
+        self._typed = 0
+        with self._screen.open("wb") as screen:
+            self._shell = subprocess.Popen(
+                ["bash", "--noprofile", "--norc"],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=screen,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+
+    def type(self, command: str) -> tuple[int, str]:
+        """Exit code and output of one command; afterwards `folder` is where the shell is."""
+        self._typed += 1
+        mark = f"@@{self._typed}@@"
+        before = self._screen.stat().st_size
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s %s\\n' '{mark}' $? \"$PWD\"\n")
+        self._shell.stdin.flush()
+        deadline = time.monotonic() + COMMAND_SECONDS
+        said = ""
+        while time.monotonic() < deadline:
+            said = self._screen.read_bytes()[before:].decode("utf-8", errors="replace")
+            if found := re.search(rf"\n{mark} (\d+) (.*)\n", said):
+                self.folder = Path(found.group(2))
+                return int(found.group(1)), said[: found.start()]
+            time.sleep(0.05)
+        raise AssertionError(f"'{command}' did not end within {COMMAND_SECONDS:.0f} s: {said}")
+
+    def leave(self) -> None:
+        """Close the terminal; what the page left running ends with it."""
+        self._shell.communicate("jobs -p | xargs -r kill -9; exit\n", timeout=60)

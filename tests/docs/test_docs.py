@@ -1,0 +1,229 @@
+"""The documentation does what it says: every command is typed, every snippet runs, every name is explained."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import strandline
+from strandline.cli.main import app
+from strandline.model.crash import CrashPoint
+from strandline.model.definition import GeneratorSource
+from strandline.model.errors import StrandlineError
+from strandline.model.fence import Verdict
+from strandline.model.offsets import ORIGIN
+from strandline.model.stamp import PREFIX, Holder, Stamp, decode_mark
+from strandline.project.config import load_project
+from strandline.project.loader import load_pipelines
+
+from .pages import ROOT, Block, Command, Reader, blocks, every_word, pages
+
+WORDS = every_word()
+PAGES = pages()
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    someone = Reader(tmp_path)
+    yield someone
+    someone.leave()
+
+
+# -- following a page ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")], ids=name_of)
+def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, reader: Reader) -> None:
+    for block in blocks(page):
+        if block.language == "console":
+            follow(page, block, reader)
+        elif block.language in ("python", "yaml") and block.file_name:
+            write(block, reader.folder)
+        elif block.language == "python":
+            code, said = reader.type(f"python - <<'BLOCK'\n{block.text}BLOCK")
+            assert code == 0, f"{name_of(page)} line {block.line}: {said}"
+
+
+def follow(page: Path, block: Block, reader: Reader) -> None:
+    for command in block.commands():
+        if command.by_name_only:
+            assert_exists(command)
+            continue
+        code, said = reader.type(command.text)
+        assert code == command.exit_code, f"{name_of(page)}, block at line {block.line}: $ {command.text} gave {code}\n{said}"
+        assert "Traceback" not in said, f"{name_of(page)}: $ {command.text}\n{said}"
+
+
+def assert_exists(command: Command) -> None:
+    program, word, *_ = command.text.split()
+    if program == "make":
+        assert re.search(rf"^{word}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), command.text
+    elif program == "strandline":
+        assert word in commands(), command.text
+
+
+def write(block: Block, project: Path) -> None:
+    """As the reader's editor would; a configuration or a pipeline must then load."""
+    assert block.file_name is not None
+    target = project / block.file_name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(block.text, encoding="utf-8")
+    if block.file_name.startswith("pipelines/"):
+        load_pipelines(load_project(project))
+
+
+# -- every snippet ---------------------------------------------------------------------------------------------
+
+
+def snippets(language: str) -> list[object]:
+    found = [(page, block) for page in PAGES for block in blocks(page) if block.language == language]
+    return [pytest.param(block, id=f"{name_of(page)}:{block.line}") for page, block in found]
+
+
+@pytest.mark.parametrize("block", snippets("python"))
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, "documentation", "exec")
+
+
+@pytest.mark.parametrize("block", snippets("json"))
+def test_json_parses(block: Block) -> None:
+    assert json.loads(block.text)["version"] == 1
+
+
+@pytest.mark.parametrize("block", snippets("yaml"))
+def test_a_configuration_is_valid(block: Block, tmp_path: Path) -> None:
+    assert block.file_name == "strandline.yaml"
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "strandline.yaml").write_text(block.text, encoding="utf-8")
+    load_project(tmp_path)
+
+
+def test_the_configuration_in_full_names_every_key_with_its_default(tmp_path: Path) -> None:
+    """An empty profile and the one that the page writes out are the same."""
+    full = next(block for block in blocks(ROOT / "docs/configuration.md") if block.language == "yaml")
+    for name, text in (("full", full.text), ("short", "version: 1\nproject: shop\nprofiles: {local: {}}\n")):
+        (tmp_path / name / "pipelines").mkdir(parents=True)
+        (tmp_path / name / "strandline.yaml").write_text(text, encoding="utf-8")
+    assert load_project(tmp_path / "full").config == load_project(tmp_path / "short").config
+
+
+def test_the_mark_that_the_page_shows_can_be_read() -> None:
+    shown = next(block for block in blocks(ROOT / "docs/design/commit-protocol.md") if block.language == "json")
+    mark = decode_mark(shown.text)
+    assert mark is not None
+    assert mark.end is not None
+    assert mark.end_digest == mark.end.digest
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (page.parent / file).resolve() if file else page
+        assert linked.is_file(), f"{name_of(page)} links to {target}"
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not anchor or anchor in {anchor_of(heading) for heading in headings}, f"{name_of(page)} links to {target}"
+
+
+def anchor_of(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# -- nothing is left out ---------------------------------------------------------------------------------------
+
+
+def commands() -> list[str]:
+    group = typer.main.get_group(app)
+    return sorted(group.commands)
+
+
+def test_every_command_is_explained_in_the_readme_and_every_option_in_the_docs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in commands():
+        assert f"`strandline {command}`" in readme
+        shown = subprocess.run([sys.executable, "-m", "strandline.cli.main", command, "--help"], capture_output=True, text=True, check=True)
+        options = set(re.findall(r"^\s+(--[a-z-]+)", shown.stdout, re.MULTILINE)) - {"--help"}
+        missing = [option for option in sorted(options) if f"strandline {command} {option}" not in WORDS]
+        assert not missing, f"strandline {command}: {missing}"
+    assert "`--help`" in WORDS
+    assert "strandline --version" in WORDS
+
+
+def test_every_option_that_the_docs_name_exists() -> None:
+    for command, option in set(re.findall(r"`strandline ([a-z]+)[^`\n]* (--[a-z-]+)", WORDS)):
+        shown = subprocess.run([sys.executable, "-m", "strandline.cli.main", command, "--help"], capture_output=True, text=True, check=True)
+        assert option in shown.stdout, f"strandline {command} {option}"
+
+
+@pytest.mark.parametrize("point", CrashPoint, ids=lambda point: point.value)
+def test_every_crash_point_is_in_the_table(point: CrashPoint) -> None:
+    assert f"| `{point.name}` | `{point.value}` |" in WORDS
+
+
+@pytest.mark.parametrize("verdict", Verdict, ids=lambda verdict: verdict.value)
+def test_every_verdict_is_in_the_table(verdict: Verdict) -> None:
+    assert f"| `{verdict.value}` |" in WORDS
+
+
+def test_every_stamp_key_is_in_the_table() -> None:
+    digest = ORIGIN.digest
+    stamp = Stamp("p", "s", Holder(1, "a"), 0, 0, ORIGIN, ORIGIN, digest, digest, "c", savepoint="sp", extra={"reason": "r", "parent": "p"})
+    for key in stamp.to_summary():
+        assert f"| `{key}` |" in WORDS
+    source = (ROOT / "src/strandline/model/stamp.py").read_text(encoding="utf-8")
+    known = re.search(r"_STAMP_KEYS = frozenset\((.*?)\)", source, re.DOTALL)
+    assert known is not None
+    for key in re.findall(r"[a-z][a-z0-9-]+", known.group(1).replace(".split", "")):
+        assert f"| `{PREFIX}{key}` |" in WORDS
+
+
+def test_every_exit_code_is_in_the_readme() -> None:
+    def codes(kind: type[StrandlineError]) -> set[int]:
+        return {kind.exit_code}.union(*(codes(below) for below in kind.__subclasses__()))
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for code in codes(StrandlineError) | {0, 130}:
+        assert f"| `{code}` |" in readme
+
+
+@pytest.mark.parametrize("call", ["pipeline", "files", "generator", "table", "checkpoint"])
+def test_every_argument_of_a_declaration_is_in_the_tables(call: str) -> None:
+    text = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")
+    heading = "| argument |" if call == "pipeline" else f"| `sl.{call}` argument |"
+    table = text[text.index(heading) :].partition("\n\n")[0]
+    for name, parameter in inspect.signature(getattr(strandline, call)).parameters.items():
+        row = re.search(rf"^\| [^|]*`{name}(?:={{name: …}})?`[^|]* \| ([^|]*) \|", table, re.MULTILINE)
+        assert row, f"sl.{call}({name}=…)"
+        default = parameter.default
+        if default not in (inspect.Parameter.empty, None):
+            assert str(default) in row.group(1), f"sl.{call}({name}={default!r}), the page says {row.group(1)}"
+    assert GeneratorSource.SCHEMA in text
+
+
+def test_every_test_that_the_docs_name_exists() -> None:
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    for name in set(re.findall(r"`(test_\w+)`", WORDS)):
+        assert f"def {name}(" in code, name
+    for file in set(re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs/design/commit-protocol.md").read_text(encoding="utf-8"))):
+        assert (ROOT / file).is_file(), file
+
+
+def test_the_pages_name_no_machine() -> None:
+    """No folder of the machine they were written on."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        assert not re.search(r"(?<![\w.$~…])/(home|tmp|work|root|Users)/", page.read_text(encoding="utf-8")), name_of(page)
