@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -54,6 +56,11 @@ class Command:
     def by_name_only(self) -> bool:
         return self.text.startswith(BY_NAME_ONLY)
 
+    @property
+    def repeatable(self) -> bool:
+        """A run that reads what is there and ends: on the same files it does the same."""
+        return self.text.startswith("strandline run") and self.text.endswith("--available-now") and self.exit_code == 0
+
 
 def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -73,7 +80,7 @@ def every_word() -> str:
 class Reader:
     """Someone at a terminal: one bash in an empty folder, where `cd`, `export` and `&` mean what they always mean."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, screen: Path) -> None:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -83,15 +90,15 @@ class Reader:
         }
         environment.pop("STRANDLINE_PROFILE", None)
         self.folder = folder
-        self._screen = folder / ".screen"
+        self._screen = screen
         self._typed = 0
-        with self._screen.open("wb") as screen:
+        with screen.open("wb") as output:
             self._shell = subprocess.Popen(
                 ["bash", "--noprofile", "--norc"],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,
-                stdout=screen,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
@@ -117,3 +124,41 @@ class Reader:
     def leave(self) -> None:
         """Close the terminal; what the page left running ends with it."""
         self._shell.communicate("jobs -p | xargs -r kill -9; exit\n", timeout=60)
+
+
+class Desk:
+    """The one folder where all pages are read, cleared for each; so the same run on the same files happens once.
+
+    Tables name their files by absolute path: what a run leaves behind can only be put back where it was made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "desk"
+        self._root = root
+        self._kept: dict[str, Path] = {}
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+
+    def run(self, command: str, reader: Reader) -> tuple[int, str]:
+        """Type a `strandline run`, or put back what it made when another page typed it on the same files."""
+        key = f"{command} in {reader.folder} on {self._content()}"
+        if key in self._kept:
+            self.clear()
+            shutil.copytree(self._kept[key], self.folder, dirs_exist_ok=True)
+            return reader.type(f"cd '{reader.folder}'")
+        code, said = reader.type(command)
+        if code == 0:
+            self._kept[key] = self._root / f"kept-{len(self._kept)}"
+            shutil.copytree(self.folder, self._kept[key])
+        return code, said
+
+    def _content(self) -> str:
+        files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
+        if not any(path.name == "catalog.db" for path in files):
+            files = [path for path in files if not path.name.startswith("ledger.db")]  # an empty one, made by a look
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(f"{path.relative_to(self.folder)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()

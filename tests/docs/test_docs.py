@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -24,7 +25,7 @@ from strandline.model.stamp import PREFIX, Holder, Stamp, decode_mark
 from strandline.project.config import load_project
 from strandline.project.loader import load_pipelines
 
-from .pages import ROOT, Block, Command, Reader, blocks, every_word, pages
+from .pages import ROOT, Block, Command, Desk, Reader, blocks, every_word, pages
 
 WORDS = every_word()
 PAGES = pages()
@@ -34,9 +35,15 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("docs"))
+
+
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    someone = Reader(tmp_path)
+def reader(desk: Desk, tmp_path: Path) -> Iterator[Reader]:
+    desk.clear()
+    someone = Reader(desk.folder, tmp_path / "screen")
     yield someone
     someone.leave()
 
@@ -46,10 +53,10 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")], ids=name_of)
-def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, reader: Reader) -> None:
+def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, desk: Desk, reader: Reader) -> None:
     for block in blocks(page):
         if block.language == "console":
-            follow(page, block, reader)
+            follow(page, block, desk, reader)
         elif block.language in ("python", "yaml") and block.file_name:
             write(block, reader.folder)
         elif block.language == "python":
@@ -57,12 +64,12 @@ def test_a_reader_who_follows_the_page_gets_what_it_says(page: Path, reader: Rea
             assert code == 0, f"{name_of(page)} line {block.line}: {said}"
 
 
-def follow(page: Path, block: Block, reader: Reader) -> None:
+def follow(page: Path, block: Block, desk: Desk, reader: Reader) -> None:
     for command in block.commands():
         if command.by_name_only:
             assert_exists(command)
             continue
-        code, said = reader.type(command.text)
+        code, said = desk.run(command.text, reader) if command.repeatable else reader.type(command.text)
         assert code == command.exit_code, f"{name_of(page)}, block at line {block.line}: $ {command.text} gave {code}\n{said}"
         assert "Traceback" not in said, f"{name_of(page)}: $ {command.text}\n{said}"
 
@@ -152,12 +159,17 @@ def commands() -> list[str]:
     return sorted(group.commands)
 
 
+@functools.cache
+def help_of(command: str) -> str:
+    words = [sys.executable, "-m", "strandline.cli.main", command, "--help"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 def test_every_command_is_explained_in_the_readme_and_every_option_in_the_docs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for command in commands():
         assert f"`strandline {command}`" in readme
-        shown = subprocess.run([sys.executable, "-m", "strandline.cli.main", command, "--help"], capture_output=True, text=True, check=True)
-        options = set(re.findall(r"^\s+(--[a-z-]+)", shown.stdout, re.MULTILINE)) - {"--help"}
+        options = set(re.findall(r"^\s+(--[a-z-]+)", help_of(command), re.MULTILINE)) - {"--help"}
         missing = [option for option in sorted(options) if f"strandline {command} {option}" not in WORDS]
         assert not missing, f"strandline {command}: {missing}"
     assert "`--help`" in WORDS
@@ -166,8 +178,7 @@ def test_every_command_is_explained_in_the_readme_and_every_option_in_the_docs()
 
 def test_every_option_that_the_docs_name_exists() -> None:
     for command, option in set(re.findall(r"`strandline ([a-z]+)[^`\n]* (--[a-z-]+)", WORDS)):
-        shown = subprocess.run([sys.executable, "-m", "strandline.cli.main", command, "--help"], capture_output=True, text=True, check=True)
-        assert option in shown.stdout, f"strandline {command} {option}"
+        assert option in help_of(command), f"strandline {command} {option}"
 
 
 @pytest.mark.parametrize("point", CrashPoint, ids=lambda point: point.value)

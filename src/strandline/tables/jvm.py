@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,16 +167,25 @@ class JvmTable:
 
     def branch_only_files(self, branch: str) -> list[tuple[str, int, int]]:
         """(path, rows, bytes) of files that the snapshots of a branch added and main does not have."""
-        util = self._snapshot_util
+        io = self._table.io()
+        found: dict[str, tuple[str, int, int]] = {}  # by path: one file may hold the deletion vectors of several others
+        for snapshot in self._branch_only(branch):
+            for added in (snapshot.addedDataFiles(io), snapshot.addedDeleteFiles(io)):
+                for file in each(added):
+                    path = str(file.location())
+                    found[path] = (path, int(file.recordCount()), int(file.fileSizeInBytes()))
+        return list(found.values())
+
+    def _branch_only(self, branch: str) -> Iterator[Any]:
+        """Java snapshots of a branch that are not in main's history."""
         head, main = self._table.snapshot(branch), self._table.currentSnapshot()
-        found: list[tuple[str, int, int]] = []
-        while head is not None and not util.isAncestorOf(self._table, main.snapshotId(), head.snapshotId()):
-            for added in (head.addedDataFiles(self._table.io()), head.addedDeleteFiles(self._table.io())):
-                found += [(str(f.location()), int(f.recordCount()), int(f.fileSizeInBytes())) for f in each(added)]
+        while head is not None and not self._snapshot_util.isAncestorOf(self._table, main.snapshotId(), head.snapshotId()):
+            yield head
             head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
-        return found
 
     def drop_branches(self, names: list[str]) -> None:
+        """Remove branches, and the snapshots that only they could reach: nothing holds their files any more."""
+        orphans = [int(snapshot.snapshotId()) for name in names for snapshot in self._branch_only(name)]
         try:
             manage = self._table.manageSnapshots()
             for name in names:
@@ -184,6 +194,7 @@ class JvmTable:
         except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()
+        self._expire(orphans)
 
     def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> Snapshot:
         """Make the branch's head main's head, with the mark, only if main is still where it was read."""
@@ -214,10 +225,15 @@ class JvmTable:
         ancestors = json.loads(str(self._snapshot_util.currentAncestorIds(self._table)))
         refs = self._table.refs()
         named = {int(refs.get(name).snapshotId()) for name in each(refs.keySet())}
-        expire = self._table.expireSnapshots().cleanupLevel(self._cleanup_level.METADATA_ONLY)
-        for snapshot in ancestors[keep:]:
-            if snapshot not in named:
-                expire.expireSnapshotId(snapshot)
+        self._expire([snapshot for snapshot in ancestors[keep:] if snapshot not in named])
+
+    def _expire(self, snapshots: list[int]) -> None:
+        if not snapshots:
+            return
+        # Older than the epoch is nothing: without this Iceberg also expires, unasked, whatever is older than five days.
+        expire = self._table.expireSnapshots().expireOlderThan(0).cleanupLevel(self._cleanup_level.METADATA_ONLY)
+        for snapshot in snapshots:
+            expire.expireSnapshotId(snapshot)
         try:
             expire.commit()
         except JAVA_ERRORS as error:
