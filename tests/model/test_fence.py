@@ -251,8 +251,19 @@ def test_a_claim_enters_only_on_top_of_what_it_read(
 
     now = latest(mark, newest)
     outranked = now is not None and (now.holder.attempt > holder.attempt or (now.holder.attempt == holder.attempt and now.holder != holder))
-    expected = Verdict.FENCED if outranked else (Verdict.ACCEPT if now == read else Verdict.MOVED)
-    assert decision.verdict is expected
+    if outranked:
+        assert decision.verdict is Verdict.FENCED
+    elif is_rolled_back(mark, newest):
+        assert decision.verdict is Verdict.ROLLED_BACK
+    else:
+        assert decision.verdict is (Verdict.ACCEPT if now == read else Verdict.MOVED)
+
+
+def test_a_boundary_that_starts_anew_may_stand_on_a_rolled_back_table() -> None:
+    mark, older = (Witness("s", Holder(1, "a"), batch, f"{batch}") for batch in (4, 2))
+
+    assert decide_claim(Claim(Holder(2, "b"), mark), mark, older).verdict is Verdict.ROLLED_BACK
+    assert decide_claim(Claim(Holder(2, "b"), mark, anew=True), mark, older).verdict is Verdict.ACCEPT
 
 
 # -- a table that lives through anything ---------------------------------------------------------------------

@@ -312,3 +312,17 @@ def test_staging_makes_no_snapshot(shop: Sandbox) -> None:
 
     assert staged.rows == 7
     assert EmbeddedCatalog(shop.project).load("shop.numbers").snapshots.keys() == before
+
+
+def test_a_rollback_hidden_by_compaction_and_expiry_is_refused(shop: Sandbox) -> None:
+    """No stamp of ours is left in the history, as after ordinary expiry; but the snapshot that the mark names still is."""
+    shop.run("numbers", ForBatches(1))
+    shop.sql("INSERT INTO {c}.shop.numbers VALUES (1000)")
+    foreign = next(EmbeddedCatalog(shop.project).load("shop.numbers").ancestors())
+    shop.run("numbers", ForBatches(1))
+    first = list(EmbeddedCatalog(shop.project).load("shop.numbers").ancestors())[-1]
+    shop.sql(f"CALL {{c}}.system.expire_snapshots(table => 'shop.numbers', snapshot_ids => ARRAY({first.id}))")
+    shop.sql(f"CALL {{c}}.system.rollback_to_snapshot('shop.numbers', {foreign.id})")
+
+    with pytest.raises(ChainBroken, match="rolled back"):
+        shop.run("numbers")

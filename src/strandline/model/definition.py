@@ -223,6 +223,8 @@ def make_pipeline(
     columns = dict.fromkeys(sources, event_time) if isinstance(event_time, str) else dict(event_time or {})
     if unknown := set(columns) - set(sources):
         raise DefinitionError(f"{where}: event_time names {sorted(unknown)}, which is no source; sources: {sorted(sources)}")
+    if late != "drop" and not columns:
+        raise DefinitionError(f"{where}: late='{late}' needs event_time, which decides what is late")
     if output_mode == "update" and any(s.mode == "append" for s in sinks.values()):
         raise DefinitionError(f"{where}: output_mode='update' emits a row again when it changes; its tables need mode='upsert'")
     return Pipeline(

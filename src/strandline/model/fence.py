@@ -49,6 +49,8 @@ class Claim:
 
     holder: Holder
     seen: Witness | None
+    anew: bool = False
+    """The boundary moves the chain to a place of its own, so a rollback behind it hides nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def is_rolled_back(mark: Witness | None, newest: Witness | None) -> bool:
     """A stamp of ours is still in the ancestry, but an older one than the mark remembers.
 
     Expiry cannot cause that: it removes the oldest ancestors first, so the newest stamp is there or none is.
-    `NEVER` is a history that reaches its very first snapshot without a stamp of ours: fine only before our first commit.
+    `NEVER` is a history of which it is known that it holds no stamp of ours: fine only before our first commit.
     """
     if mark is None or newest is None or newest.rank >= mark.rank:
         return False
@@ -82,7 +84,8 @@ def is_rolled_back(mark: Witness | None, newest: Witness | None) -> bool:
 
 
 NEVER = Witness("", Holder(0, ""), -1, ORIGIN.digest, ORIGIN)
-"""What a table whose whole history is known, and holds nothing of us, witnesses."""
+"""What a history witnesses that certainly holds nothing of us: it reaches its very first snapshot without a stamp of ours,
+or the snapshot that the mark names is still kept, but not in it."""
 
 _BREAKS = {Break.GAP: Verdict.GAP, Break.OVERLAP: Verdict.OVERLAP, Break.UNRELATED: Verdict.UNRELATED}
 
@@ -140,6 +143,8 @@ def decide_claim(claim: Claim, mark: Witness | None, newest: Witness | None) -> 
     seen = latest(mark, newest)
     if seen is not None and _outranks(seen.holder, claim.holder):
         return Decision(Verdict.FENCED, f"attempt {seen.holder.attempt} ({seen.holder.id}) claimed the pipeline first", seen)
+    if is_rolled_back(mark, newest) and not claim.anew:
+        return Decision(Verdict.ROLLED_BACK, "the table was rolled back without a boundary", seen)
     if seen != claim.seen:
         return Decision(Verdict.MOVED, "another commit of this pipeline arrived after the table was read", seen)
     return Decision(Verdict.ACCEPT, "nothing moved since the table was read", seen)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from strandline.model.errors import TableUnavailable
+from strandline.model.errors import TableUnavailable, TrustViolation
 from strandline.model.offsets import ORIGIN, Offsets
 
 STAMP_VERSION = 1
@@ -47,6 +47,8 @@ class Witness:
     end_digest: str
     end: Offsets | None = None
     """Positions in full, when they were short enough to keep."""
+    snapshot_id: int | None = field(default=None, compare=False)
+    """The snapshot that holds it, as a mark remembers it; not part of what it says."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -188,6 +190,7 @@ def encode_mark(witness: Witness) -> str:
             "attempt_id": witness.holder.id,
             "batch": witness.batch,
             "end_sha256": witness.end_digest,
+            **({"snapshot_id": witness.snapshot_id} if witness.snapshot_id is not None else {}),
             **({"end": json.loads(inline)} if 0 < len(inline) <= OFFSETS_INLINE_LIMIT else {}),
         },
         sort_keys=True,
@@ -198,14 +201,20 @@ def encode_mark(witness: Witness) -> str:
 def decode_mark(text: str | None) -> Witness | None:
     if text is None:
         return None
-    data = json.loads(text)
-    if data["version"] > MARK_VERSION:
-        raise _too_new("mark", data["version"], MARK_VERSION)
-    digest = data["end_sha256"]
-    return Witness(
-        strand=data["strand"],
-        holder=Holder(data["attempt"], data["attempt_id"]),
-        batch=data["batch"],
-        end_digest=digest,
-        end=Offsets.from_json(data["end"]) if "end" in data else (ORIGIN if digest == ORIGIN.digest else None),
-    )
+    try:
+        data = json.loads(text)
+        if data["version"] > MARK_VERSION:
+            raise _too_new("mark", data["version"], MARK_VERSION)
+        digest = data["end_sha256"]
+        return Witness(
+            strand=data["strand"],
+            holder=Holder(data["attempt"], data["attempt_id"]),
+            batch=data["batch"],
+            end_digest=digest,
+            end=Offsets.from_json(data["end"]) if "end" in data else (ORIGIN if digest == ORIGIN.digest else None),
+            snapshot_id=data.get("snapshot_id"),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise TrustViolation(
+            f"a table property {MARK_PREFIX}* was changed by hand and cannot be read: {text[:80]}", next_command="strandline status"
+        ) from error

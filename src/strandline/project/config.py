@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -279,5 +279,6 @@ def _allowed_keys(parent: Iterable[str | int]) -> list[str]:
             model = Profile
         else:
             annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
-            model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else SecretRef
+            found: Any = annotation if get_origin(annotation) is None else None
+            model = found if isinstance(found, type) and issubclass(found, BaseModel) else SecretRef
     return sorted(model.model_fields) if model else []

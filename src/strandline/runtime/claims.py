@@ -94,7 +94,7 @@ class Claims:
             chain.table.refresh()
             seen = latest(*chain.table.witnesses(self.identity.pipeline))
             stamp = boundary_stamp(self.identity, seen, reason, at=self._new_place(chain.sink.name, reason))
-            claim = Claim(self.identity.holder, seen)
+            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE))
 
             def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
                 return decide_claim(claim, mark, newest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import TableUnavailable
 from strandline.model.fence import Decision
-from strandline.model.stamp import Stamp, Witness, decode_mark, encode_mark, mark_key
-from strandline.tables.fencing import FenceValidator, Judge, each, newest_witness, plain_snapshot
+from strandline.model.stamp import Stamp, Witness, encode_mark, mark_key
+from strandline.tables.fencing import FenceValidator, Judge, each, plain_snapshot, witnesses
 from strandline.tables.view import Snapshot
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class JvmTable:
 
     def witnesses(self, pipeline: str) -> tuple[Witness | None, Witness | None]:
         """(mark, newest stamp) of a pipeline on main, as of the last refresh."""
-        mark = decode_mark(self._table.properties().get(mark_key(pipeline)))
-        return mark, newest_witness(self._ancestors(), pipeline, self._parser)
+        return witnesses(self._table, self._ancestors(), pipeline, self._parser)
 
     def _ancestors(self) -> Any:
         return self._snapshot_util.currentAncestors(self._table)
@@ -132,13 +131,12 @@ class JvmTable:
             append.appendFile(handle)
         for key, value in stamp.to_summary().items():
             append.set(key, value)
-        validator = FenceValidator(
-            judge, stamp.pipeline, stamp.holder, self._parser, lambda: view.properties().get(mark_key(stamp.pipeline))
-        )
+        validator = FenceValidator(judge, stamp.pipeline, stamp.holder, self._parser, view)
         append.validateWith(validator)
         try:
             append.commit()
-            transaction.updateProperties().set(mark_key(stamp.pipeline), encode_mark(stamp.witness)).commit()
+            mark = replace(stamp.witness, snapshot_id=int(view.currentSnapshot().snapshotId()))
+            transaction.updateProperties().set(mark_key(stamp.pipeline), encode_mark(mark)).commit()
             reach(point, stamp.batch)
             transaction.commitTransaction()
         except JAVA_ERRORS as error:
@@ -206,7 +204,8 @@ class JvmTable:
         try:
             manage = transaction.manageSnapshots()
             manage.fastForwardBranch("main", branch).removeBranch(branch).commit()
-            transaction.updateProperties().set(mark_key(pipeline), encode_mark(witness)).commit()
+            mark = replace(witness, snapshot_id=int(self._table.snapshot(branch).snapshotId()))
+            transaction.updateProperties().set(mark_key(pipeline), encode_mark(mark)).commit()
             reach(CrashPoint.COMMITTING, witness.batch)
             transaction.commitTransaction()
         except JAVA_ERRORS as error:

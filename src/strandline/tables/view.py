@@ -98,7 +98,9 @@ class TableView:
             oldest = snapshot
             if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
                 return snapshot.stamp.witness
-        return NEVER if oldest is not None and oldest.parent_id is None else None
+        mark = self.mark(pipeline, branch)
+        moved_back = mark is not None and mark.snapshot_id in self.snapshots
+        return NEVER if moved_back or (oldest is not None and oldest.parent_id is None) else None
 
     def highest_attempt(self, pipeline: str) -> int:
         """Over every mark and stamp still there, so that a lost ledger never hands out an old number again."""
