@@ -166,7 +166,7 @@ def test_a_file_in_another_encoding_is_reported_with_its_line(write: Write) -> N
     [
         (
             "wharehouse: x",
-            "line 6: profiles.local.wharehouse: unknown key; allowed: catalog, checkpoints, ledger, savepoints, spark, warehouse",
+            "line 6: profiles.local.wharehouse: unknown key; allowed: catalog, checkpoints, ledger, spark, warehouse",
         ),
         ("spark: {mastr: local}", "line 6: profiles.local.spark.mastr: unknown key; allowed: conf, driver_memory, master"),
         ("ledger: {pasword: x}", "line 6: profiles.local.ledger.pasword: unknown key; allowed: busy_timeout, password, url"),
@@ -190,7 +190,7 @@ def test_a_file_in_another_encoding_is_reported_with_its_line(write: Write) -> N
     ],
 )
 def test_a_mistake_is_told_with_its_line_its_path_and_what_is_allowed(write: Write, text: str, expected: str) -> None:
-    folder = write(f"version: 1\nproject: shop\nprofiles:\n  local:\n    savepoints: here\n    {text}\n")
+    folder = write(f"version: 1\nproject: shop\nprofiles:\n  local:\n    checkpoints: here\n    {text}\n")
 
     assert expected in problem(folder)
 

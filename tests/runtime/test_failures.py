@@ -77,7 +77,10 @@ def test_a_malformed_record_is_named_with_its_file() -> None:
         "a record of a source does not fit its schema in file:///shop/data/orders/bad.jsonl: [o-1,null,null]; "
         "nothing of this batch entered the table"
     )
-    assert error.next_command == "fix or remove the record, or declare malformed='quarantine', then: strandline run orders"
+    assert (
+        error.next_command
+        == "fix or remove the record, then: strandline run orders (only a new strand can switch to malformed='quarantine')"
+    )
 
 
 def test_a_malformed_record_without_a_file_is_still_a_problem_of_the_source() -> None:

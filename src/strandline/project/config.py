@@ -125,10 +125,9 @@ class Profile(_Strict):
     warehouse: str = "warehouse"
     ledger: LedgerConfig = LedgerConfig()
     checkpoints: str = "checkpoints"
-    savepoints: str = "savepoints"
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig.model_validate({}))
 
-    @field_validator("warehouse", "checkpoints", "savepoints")
+    @field_validator("warehouse", "checkpoints")
     @classmethod
     def _no_secret(cls, value: str) -> str:
         if "://" in value and _holds_secret(value):

@@ -18,7 +18,7 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
         where = f" in {file.group(1)}" if file else ""
         return SourceProblem(
             f"a record of a source does not fit its schema{where}{what}; nothing of this batch entered the table",
-            next_command=f"fix or remove the record, or declare malformed='quarantine', then: {again}",
+            next_command=f"fix or remove the record, then: {again} (only a new strand can switch to malformed='quarantine')",
         )
     if "No space left on device" in text:
         return EnvironmentProblem(

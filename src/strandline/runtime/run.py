@@ -16,6 +16,7 @@ from strandline.model.times import parse_duration
 from strandline.project.config import Project
 from strandline.runtime.failures import explain_batch_failure
 from strandline.runtime.heartbeat import Heartbeat
+from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.options import Allowances, RunLimit
 from strandline.runtime.reporting import Reporter
 from strandline.runtime.running import RunningAttempt, RunSummary
@@ -64,6 +65,7 @@ def run_pipeline(
     except BaseException as error:
         failure = explain_batch_failure(pipeline.name, error) if isinstance(error, Exception) else error
         _record_early_end(ledger, registered.attempt, failure)
+        LateWatermark(registered.checkpoint.location, number).remove()
         ledger.close()
         if isinstance(failure, Failure) and not failure.detail and session is None:
             failure.detail = f"log: {_log_file(project, pipeline, number)}"

@@ -119,7 +119,7 @@ class RunningAttempt:
             plan = self._started.checkpoint.plan(batch)
             self._started.lateness.set(plan.watermark_ms if plan else 0)
         except BaseException as error:
-            self._failure = self._failure or error
+            self._fail(error)
             raise
         finally:
             self._batch_began, self._last_end = None, time.monotonic()
@@ -129,6 +129,11 @@ class RunningAttempt:
         self._returned = result
         if isinstance(self._limit, ForBatches) and self._batches >= self._limit.count:
             self._end(EndReason.LIMIT)
+
+    def _fail(self, error: BaseException) -> None:
+        """The first trouble counts; only the table's own refusal says more than a missed heartbeat or a cancelled job."""
+        if self._failure is None or isinstance(error, Fenced):
+            self._failure = error
 
     def _pause(self) -> None:
         """The declared rest between two batches; a stop request cuts it short."""

@@ -17,7 +17,7 @@ from strandline.model.stamp import Holder
 from strandline.model.times import utc_now
 from strandline.project.config import Project
 from strandline.project.loader import code_fingerprint
-from strandline.runtime.agreement import CheckpointFacts, check_identity
+from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
 from strandline.runtime.claims import NEW_STRAND, Claims
 from strandline.runtime.dataflow import Dataflow, Output, Role, build
 from strandline.runtime.lateness import LateWatermark
@@ -78,12 +78,17 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         assert previous is not None
         raise _already_running(previous)
     checkpoint = Checkpoint(storage_at(project.checkpoint_of(pipeline.name)))
+    facts = facts_of(checkpoint) if not allow.new_strand else CheckpointFacts(checkpoint.location, None, None, 0)
     if not allow.new_strand:
-        facts = facts_of(checkpoint)
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
     catalog = EmbeddedCatalog(project)
-    ours = [name for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
-    witnessed = max((catalog.load(name).highest_attempt(pipeline.name) for name in ours), default=0)
+    ours = [catalog.load(name) for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
+    if not allow.new_strand and facts.strand is None:
+        for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
+            check_table(
+                TableFacts(view.name, view.mark(pipeline.name), view.newest_stamp(pipeline.name), None, {}), facts, pipeline.name, None
+            )
+    witnessed = max((view.highest_attempt(pipeline.name) for view in ours), default=0)
     reason = _why_claim(pipeline, ledger, allow, previous, state, witnessed)
     attempt = ledger.attempts.begin(
         pipeline.name,
