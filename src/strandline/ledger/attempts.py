@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, select, update
 
+from strandline.ledger.exclusive import hold_exclusively
 from strandline.ledger.records import Attempt, AttemptStatus, ProcessIdentity
 from strandline.ledger.schema import attempts
 from strandline.model.times import rfc3339, utc_now
@@ -31,6 +32,7 @@ class Attempts:
         """
         now = rfc3339(utc_now())
         with self._transaction() as connection:
+            hold_exclusively(connection)
             running = connection.execute(
                 select(attempts.c.number).where(attempts.c.pipeline == pipeline, attempts.c.status == AttemptStatus.RUNNING.value)
             ).scalars()

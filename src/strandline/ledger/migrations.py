@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, insert, inspect, select, update
 
+from strandline.ledger.exclusive import hold_exclusively
 from strandline.ledger.schema import metadata, schema_version
 from strandline.model.errors import LedgerUnavailable
 
@@ -19,6 +20,7 @@ UPGRADES: dict[int, Callable[[Connection], None]] = {}
 
 def migrate(connection: Connection) -> None:
     """Create or upgrade inside the caller's transaction: two processes at once do it once."""
+    hold_exclusively(connection)
     if not inspect(connection).has_table(schema_version.name):
         metadata.create_all(connection)
         connection.execute(insert(schema_version).values(version=LATEST))

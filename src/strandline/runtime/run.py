@@ -87,7 +87,9 @@ def _session(project: Project, pipeline: Pipeline, number: int, given: SparkSess
         _ship_by_value(module)
         yield given
         return
-    spark = start_session(project, pipeline.name, _log_file(project, pipeline, number), reporter.say)
+    log_file = _log_file(project, pipeline, number)
+    reporter.say(f"starting Spark, log in {log_file}")
+    spark = start_session(project, pipeline.name, log_file, reporter.say)
     _ship_by_value(module)
     try:
         yield spark
