@@ -15,7 +15,7 @@ from strandline.model.offsets import GeneratorPosition, Offsets
 from strandline.model.stamp import Holder, Stamp, Witness
 from strandline.project.config import load_project
 from strandline.runtime.session import start_session
-from strandline.tables.jvm import CommitRefused, JvmTable
+from strandline.tables.jvm import CommitOutcomeUnknown, CommitRefused, JvmTable
 
 
 def position(batch: int) -> Offsets:
@@ -40,9 +40,9 @@ def main(folder: Path, me: str, batches: int) -> None:
         try:
             table.append(staged[batch], stamp, judge)
             outcome["won"] += 1
-        except CommitRefused as refused:
-            outcome["duplicate" if refused.decision.verdict is Verdict.DUPLICATE else "other"] += 1
+        except (CommitRefused, CommitOutcomeUnknown):  # both racers are one holder: the loser must look to know
             table.refresh()
+            outcome["duplicate" if judge(*table.witnesses("race")).verdict is Verdict.DUPLICATE else "other"] += 1
     print(json.dumps(outcome))
     spark.stop()
 

@@ -35,7 +35,12 @@ def test_two_processes_race_for_the_same_200_batches(tmp_path: Path, sandbox: Sa
     racers = [
         subprocess.Popen([sys.executable, str(worker), str(folder), me, str(BATCHES)], stdout=subprocess.PIPE, text=True) for me in "ab"
     ]
-    outcomes = [json.loads(racer.communicate(timeout=400)[0]) for racer in racers]
+    try:
+        outcomes = [json.loads(racer.communicate(timeout=400)[0]) for racer in racers]
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
 
     assert sum(outcome["won"] for outcome in outcomes) == BATCHES
     assert sum(outcome["duplicate"] for outcome in outcomes) == BATCHES

@@ -151,3 +151,10 @@ def test_our_own_errors_pass_through_a_batch_unchanged(error: StrandlineError) -
 
 def test_other_errors_of_a_batch_are_explained() -> None:
     assert type(explain_batch_failure("orders", RuntimeError(USER_CODE))) is TransformFailed
+
+
+def test_a_checkpoint_that_another_attempt_writes_to_means_fenced() -> None:
+    error = explain_query_failure("orders", Exception("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."))
+
+    assert isinstance(error, Fenced)
+    assert error.exit_code == 4

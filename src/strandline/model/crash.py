@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from enum import Enum
 
 
@@ -40,3 +41,4 @@ def reach(point: CrashPoint, batch: int | None = None) -> None:
             if sig == signal.SIGSTOP:
                 os.environ.pop(variable)  # freeze once: a resumed zombie runs on
             os.kill(os.getpid(), sig)
+            time.sleep(0.5)  # another thread may take the signal; this one must not run on meanwhile

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
-from strandline.model.errors import EnvironmentProblem, Failure, SourceProblem, StrandlineError, TransformFailed
+from strandline.model.errors import EnvironmentProblem, Failure, Fenced, SourceProblem, StrandlineError, TransformFailed
 
 
 def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineError:
     """The streaming query ended by itself: say why in one sentence."""
     text = str(error)
     again = f"strandline run {pipeline}"
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text:
+        return Fenced(
+            f"another attempt of '{pipeline}' works with the same checkpoint and was first to complete this batch",
+            next_command="strandline status",
+        )
     if "MALFORMED_RECORD_IN_PARSING" in text:
         record = re.search(r"Malformed records? (?:are |is )?detected in record parsing:?\s*(.*?)(?:\.\n|\n|$)", text)
         file = re.search(r"((?:file|s3a?|hdfs):/\S+?)\.?(?:[\s,\]]|$)", text)
