@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from strandline.model.fence import Decision, Verdict
 from strandline.runtime.cleanup import plan_cleanup
 from strandline.runtime.options import ForBatches
 from strandline.tables.catalog import EmbeddedCatalog, local_path
+from strandline.tables.fencing import FenceValidator
 from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, JvmTable
 from strandline.testing import assert_chain_unbroken, assert_rows_once, committed_batches
 from strandline.testing.fixtures import Sandbox
@@ -171,3 +173,11 @@ def test_an_upsert_redone_on_top_of_a_foreign_commit(sandbox: Sandbox, monkeypat
     assert {row["n"] for row in rows} == {1}
     assert "a stranger" in {row["customer"] for row in rows}
     assert_chain_unbroken(sandbox.project, "shop.latest", "latest")
+
+
+def test_a_commit_leaves_nothing_behind_in_memory(shop: Sandbox) -> None:
+    """A validator that kept its Java table would keep the whole transaction alive: some 1,300 batches filled a 2 GB heap."""
+    shop.run("orders")
+
+    validators = [thing for thing in gc.get_objects() if isinstance(thing, FenceValidator)]
+    assert all(validator._table is None for validator in validators)

@@ -141,6 +141,8 @@ class JvmTable:
             transaction.commitTransaction()
         except JAVA_ERRORS as error:
             raise _classify(error, validator.refusal) from error
+        finally:
+            validator.let_go()
         committed = self.head()
         if committed is None or committed.stamp is None or committed.stamp.holder != stamp.holder:
             committed = self.own_snapshot(stamp)  # another writer landed right behind us
