@@ -26,6 +26,7 @@ format: $(READY) ## rewrite the code in the project's style
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 bench: setup ## what the fenced commit costs beside Iceberg's own sink
+	@mkdir -p bench/results
 	@$(BIN)/python bench/commit.py --json bench/results/commit.json
 
 setup: $(READY) ## Java and jars, fetched once

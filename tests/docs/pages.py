@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-BY_NAME_ONLY = ("make demo", "make test", "pip install", "strandline demo")
+BY_NAME_ONLY = ("make demo", "make test", "make bench", "pip install", "strandline demo")
 """Commands that are too long, or change the machine: their existence is checked, they are not run."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
