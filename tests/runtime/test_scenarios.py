@@ -152,9 +152,13 @@ def test_a_lost_ledger_is_rebuilt_from_the_table_and_numbers_go_on(shop: Sandbox
     shop.run("numbers")
 
     assert_numbers(shop, 5)
-    assert [c.batch for c in shop.ledger.commits.of_table("shop.numbers") if c.kind == "batch"] == [0, 1, 2, 3, 4]
+    # A stop may land after Spark listed the next file and before it planned a batch: the next batch then takes two files.
+    recorded = shop.ledger.commits.of_table("shop.numbers")
+    assert [c.batch for c in recorded if c.kind == "batch"][:4] == [0, 1, 2, 3]
+    view = EmbeddedCatalog(shop.project).load("shop.numbers")
+    assert [c.snapshot_id for c in recorded] == list(view.snapshots), "every snapshot is known again"
     entries = history_of("shop.numbers", EmbeddedCatalog(shop.project).load("shop.numbers"), None)
-    assert [(e.kind, e.attempt) for e in entries][1:3] == [(Kind.BATCH, 2), (Kind.BOUNDARY, 2)], "nobody can prove attempt 1 dead"
+    assert (Kind.BOUNDARY, 2) in [(e.kind, e.attempt) for e in entries], "nobody can prove attempt 1 dead"
 
 
 def test_a_deleted_metadata_file_is_refused(shop: Sandbox) -> None:
