@@ -33,7 +33,7 @@ from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Progress
 from strandline.runtime.run import run_pipeline
 from strandline.runtime.session import start_session
-from strandline.runtime.sources import reader_for
+from strandline.runtime.sources.generator import GeneratorReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ class Bench:
     def native(self, source: Any, limit: RunLimit) -> list[float]:
         """Seconds per batch of Iceberg's own sink, into a table made the same way."""
         table = self.fresh("native")
-        frame = reader_for(self.project, "orders", source).read(self.spark)
+        frame = GeneratorReader("orders", source).read(self.spark, None).rows
         provision(self.spark, "local", TableSink(table), frame)
         writer = frame.writeStream.format("iceberg").option("checkpointLocation", f"{self.project.checkpoints}/{table}")
         if isinstance(limit, AvailableNow):

@@ -20,7 +20,7 @@ from strandline.model.errors import StrandlineError
 
 PACKAGE = Path(strandline.__file__).parent
 
-ROOMS = ["model", "project", "ledger", "tables", "checkpoints", "runtime", "evidence", "testing", "demo", "cli"]
+ROOMS = ["model", "project", "ledger", "messaging", "tables", "checkpoints", "runtime", "evidence", "testing", "demo", "cli"]
 """Bottom to top: a room imports only from itself and from rooms below it."""
 
 FRONT_DOOR = "api"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from strandline.model.definition import (
@@ -12,10 +12,10 @@ from strandline.model.definition import (
     FilesSource,
     GeneratorSource,
     LatePolicy,
-    Malformed,
     OnCancel,
     OutputMode,
     Pipeline,
+    Sink,
     SinkMode,
     Source,
     TableSink,
@@ -23,6 +23,22 @@ from strandline.model.definition import (
     strings,
 )
 from strandline.model.errors import DefinitionError
+from strandline.model.kafka import (
+    Delivery,
+    Isolation,
+    KafkaAccess,
+    KafkaSource,
+    Malformed,
+    MessageFormat,
+    Metadata,
+    Partitioner,
+    Registry,
+    Setting,
+    StartOffsets,
+    StartWord,
+    TopicSink,
+)
+from strandline.model.secrets import Secret
 from strandline.model.times import parse_duration
 
 
@@ -30,8 +46,8 @@ def pipeline(
     *,
     source: Source | None = None,
     sources: Mapping[str, Source] | None = None,
-    sink: TableSink | None = None,
-    sinks: Mapping[str, TableSink] | None = None,
+    sink: Sink | None = None,
+    sinks: Mapping[str, Sink] | None = None,
     name: str | None = None,
     event_time: str | Mapping[str, str] | None = None,
     allowed_lateness: str | timedelta = "10 s",
@@ -46,7 +62,7 @@ def pipeline(
 
     Args:
         source, sources: one source, or several by parameter name.
-        sink, sinks: one table, or several by the name used in the returned dict.
+        sink, sinks: one table or topic, or several by the name used in the returned dict.
         name: the pipeline's name; the function's name by default.
         event_time: event-time column, for all sources or by source.
         allowed_lateness: rows older than the newest event by more than this are *late*.
@@ -123,6 +139,120 @@ def generator(
         total: stop after so many events; without it the stream never ends.
     """
     return GeneratorSource(events_per_batch, rate, seed, duplicates, late, parse_duration(late_by), out_of_order, total)
+
+
+def kafka(
+    topics: Sequence[str] | str | None = None,
+    *,
+    pattern: str | None = None,
+    bootstrap: str | None = None,
+    schema: str | None = None,
+    format: MessageFormat = "json",
+    start: StartWord | datetime | StartOffsets = "earliest",
+    group: str | None = None,
+    isolation: Isolation = "read_committed",
+    malformed: Malformed = "stop",
+    metadata: Sequence[Metadata] = (),
+    registry: Registry | None = None,
+    max_offsets_per_batch: int | None = None,
+    security: Mapping[str, Setting] | None = None,
+    give_up_after: str | timedelta = "2 minutes",
+    options: Mapping[str, str] | None = None,
+) -> KafkaSource:
+    """Read Kafka topics.
+
+    Args:
+        topics, pattern: topic names, or a regular expression that they match as a whole.
+        bootstrap: ``host:port``; without it the profile's ``kafka.bootstrap``, or the project's development broker.
+        schema: columns of a JSON or Avro message, such as ``"order_id string not null, amount double"``. A column
+            declared ``not null`` must be there.
+        format: ``json``, ``avro`` (Confluent wire format, needs a schema registry), or ``string`` and ``bytes``, which
+            give one column ``value``.
+        start: where a new strand begins: ``earliest``, ``latest``, ``committed`` (the group's offsets), a moment, or
+            offsets such as ``{"orders": {0: 120}}``. Afterwards the checkpoint rules.
+        group: consumer group that is told how far complete checkpoints reach; ``strandline.<pipeline>.<source>`` by default.
+        isolation: ``read_committed`` never shows records of open or aborted transactions.
+        malformed: ``stop`` the run on a message that does not fit, or keep it in ``<table>__quarantine``.
+        metadata: further columns: ``key`` gives ``kafka_key``, and so on for ``headers``, ``topic``, ``partition``, ``offset``,
+            ``timestamp``.
+        registry: the schema registry of Avro messages; without it the profile's ``kafka.registry``.
+        max_offsets_per_batch: upper bound of offsets in one batch, over all partitions.
+        security: TLS and SASL settings, such as ``{"security.protocol": "SASL_SSL", "sasl.password": secret(env="KAFKA_PASSWORD")}``.
+        give_up_after: how long a cluster that went away is waited for before the run fails.
+        options: further options of Spark's Kafka source, such as ``{"minPartitions": "8"}``.
+    """
+    return KafkaSource(
+        topics=strings(topics),
+        pattern=pattern,
+        access=KafkaAccess(bootstrap, dict(security or {}), parse_duration(give_up_after)),
+        schema=schema,
+        format=format,
+        start=start,
+        group=group,
+        isolation=isolation,
+        malformed=malformed,
+        metadata=tuple(metadata),
+        registry=registry,
+        max_offsets_per_batch=max_offsets_per_batch,
+        options=dict(options or {}),
+    )
+
+
+def topic(
+    name: str,
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    headers: Sequence[str] | str | None = None,
+    partition: str | None = None,
+    partitioner: Partitioner = "murmur2_random",
+    delivery: Delivery = "exactly_once",
+    bootstrap: str | None = None,
+    security: Mapping[str, Setting] | None = None,
+    give_up_after: str | timedelta = "2 minutes",
+) -> TopicSink:
+    """Write to a Kafka topic: one transaction per batch, after the tables of the same batch.
+
+    Args:
+        name: the topic; it must exist.
+        key: column whose text or bytes become the key; a row without one stops the run.
+        value: column that is the message; without it the message is all columns as a JSON object.
+        headers: columns that travel as headers, not in the message.
+        partition: integer column that names the partition; without it `partitioner` decides by key.
+        partitioner: ``murmur2_random`` puts keys where Java clients do; ``consistent_random`` (CRC-32) where librdkafka does.
+        delivery: ``exactly_once``, or ``at_least_once`` through Spark's own parallel writer, where a replay sends rows again.
+        bootstrap, security, give_up_after: as for `kafka`.
+    """
+    return TopicSink(
+        name,
+        KafkaAccess(bootstrap, dict(security or {}), parse_duration(give_up_after)),
+        key,
+        value,
+        strings(headers),
+        partition,
+        partitioner,
+        delivery,
+    )
+
+
+def registry(url: str, *, user: str | None = None, password: Secret | None = None) -> Registry:
+    """A Confluent-compatible schema registry for Avro messages.
+
+    Args:
+        url: ``http(s)://host:port``, without credentials.
+        user, password: basic authentication; the password only as `secret`.
+    """
+    return Registry(url, user, password)
+
+
+def secret(*, env: str | None = None, file: str | None = None) -> Secret:
+    """Where a secret is kept. It is read when it is used, and never shown or stored.
+
+    Args:
+        env: name of an environment variable.
+        file: path of a file that holds nothing else.
+    """
+    return Secret(env, file)
 
 
 def table(

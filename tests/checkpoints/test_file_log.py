@@ -10,7 +10,7 @@ import pytest
 from strandline.checkpoints.file_log import FileLog
 from strandline.checkpoints.storage import LocalStorage
 from strandline.model.errors import CheckpointDamaged
-from strandline.model.offsets import FilesPosition
+from strandline.model.positions import FilesPosition
 
 Entry = tuple[int, str]
 """(log entry, file name)"""

@@ -12,7 +12,8 @@ import pytest
 from strandline.evidence.history import HISTORY_VERSION, Kind, history_json, history_of
 from strandline.ledger import Ledger, open_ledger
 from strandline.ledger.records import CommitRecord
-from strandline.model.offsets import ORIGIN, FilesPosition, GeneratorPosition, Offsets
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.positions import FilesPosition, GeneratorPosition
 from strandline.model.stamp import Holder, Stamp, StampKind
 from strandline.tables.view import TableView
 

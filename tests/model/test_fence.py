@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from strandline.model.fence import NEVER, Claim, Decision, Proposal, Verdict, decide, decide_claim, is_rolled_back, latest
-from strandline.model.offsets import ORIGIN, GeneratorPosition, Offsets
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.positions import GeneratorPosition
 from strandline.model.stamp import OFFSETS_INLINE_LIMIT, Holder, Stamp, StampKind, Witness, decode_mark, encode_mark
 
 FIRST = Holder(1, "first")

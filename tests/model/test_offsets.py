@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.model.offsets import (
-    ORIGIN,
-    Break,
-    FilesPosition,
-    GeneratorPosition,
-    Offsets,
-    Order,
-    Position,
-    chain_break,
-    chain_hash,
-)
+from strandline.model.offsets import ORIGIN, Break, Offsets, chain_break
+from strandline.model.positions import FilesPosition, GeneratorPosition, Order, Position, chain_hash
 
 files = st.builds(FilesPosition, log=st.integers(-1, 50), files=st.integers(0, 500), chain=st.text("0123456789abcdef", max_size=32))
 generators = st.builds(GeneratorPosition, offset=st.integers(0, 10**9), timestamp=st.integers(0, 10**13))

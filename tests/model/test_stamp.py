@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.model.errors import TableUnavailable
-from strandline.model.offsets import ORIGIN, FilesPosition, GeneratorPosition, Offsets
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.positions import FilesPosition, GeneratorPosition
 from strandline.model.stamp import (
     OFFSETS_INLINE_LIMIT,
     Holder,

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from strandline.model.fence import Decision, Proposal, Verdict, decide
-from strandline.model.offsets import GeneratorPosition, Offsets
+from strandline.model.offsets import Offsets
+from strandline.model.positions import GeneratorPosition
 from strandline.model.stamp import Holder, Stamp, Witness
 from strandline.project.config import load_project
 from strandline.runtime.session import start_session

@@ -8,7 +8,8 @@ import pytest
 
 from strandline.model.errors import ChainBroken, CheckpointDamaged
 from strandline.model.fence import NEVER
-from strandline.model.offsets import ORIGIN, GeneratorPosition, Offsets
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.positions import GeneratorPosition
 from strandline.model.stamp import Holder, Witness
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.model.fence import NEVER
-from strandline.model.offsets import ORIGIN, GeneratorPosition, Offsets
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.positions import GeneratorPosition
 from strandline.model.stamp import Holder, Stamp, StampKind, Witness, encode_mark, mark_key
 from strandline.tables.view import Snapshot, TableView
 

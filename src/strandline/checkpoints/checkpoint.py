@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from strandline.checkpoints.storage import Storage
 from strandline.model.errors import CheckpointDamaged
+from strandline.model.offsets import Offsets
 
 _NEVER_READ = "-"
+_ORIGIN = "strandline-origin.json"
+ORIGIN_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,23 @@ class Checkpoint:
         strand = str(uuid.uuid4())
         self.storage.write("metadata", json.dumps({"id": strand}, separators=(",", ":")).encode())
         return strand
+
+    def origin(self) -> Offsets | None:
+        """Where this strand began to read, if that was fixed beforehand; None when it is simply the sources' start."""
+        raw = self.storage.read(_ORIGIN)
+        if raw is None:
+            return None
+        try:
+            data = json.loads(raw)
+            if data["version"] > ORIGIN_VERSION:
+                raise self._damaged(_ORIGIN, f"its version {data['version']} is newer than this strandline")
+            return Offsets.from_json(data["sources"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(_ORIGIN, "it is not what strandline wrote") from error
+
+    def give_origin(self, origin: Offsets) -> None:
+        """Fix where the strand begins, before its first batch: a second start must not look for 'latest' again."""
+        self.storage.write(_ORIGIN, json.dumps({"version": ORIGIN_VERSION, "sources": origin.to_json()}).encode())
 
     def planned(self) -> list[int]:
         return self._batches("offsets")

@@ -10,7 +10,7 @@ import json
 
 from strandline.checkpoints.storage import Storage
 from strandline.model.errors import CheckpointDamaged
-from strandline.model.offsets import FilesPosition, chain_hash
+from strandline.model.positions import FilesPosition, chain_hash
 
 _REMEMBERED = 1000
 """Positions kept in memory: more than any checkpoint retains batches."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
 from strandline.cli.output import print_json, print_table
+from strandline.model.kafka import TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from strandline.evidence.history import HistoryEntry
@@ -52,7 +53,9 @@ def status(
 
 
 def history(
-    name: Annotated[str, typer.Argument(help="A pipeline, or a table as namespace.table.", metavar="PIPELINE|TABLE")],
+    name: Annotated[
+        str, typer.Argument(help="A pipeline, a table as namespace.table, or kafka:TOPIC.", metavar="PIPELINE|TABLE|kafka:TOPIC")
+    ],
     limit: Annotated[int, typer.Option("--limit", help="Newest snapshots to show; 0 shows all.", min=0)] = 50,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
@@ -67,7 +70,10 @@ def history(
     ledger = ledger_of(project)
     catalog = EmbeddedCatalog(project)
     documents = []
-    for table in [name] if "." in name else _tables_of(project, ledger, name):
+    for table in [name] if "." in name or name.startswith(TOPIC_PREFIX) else _outputs_of(project, ledger, name):
+        if table.startswith(TOPIC_PREFIX):
+            documents += _topic_history(ledger, table, limit, as_json)
+            continue
         view = catalog.find(table)
         entries = history_of(table, view, ledger)
         if view is None and not entries:
@@ -82,14 +88,30 @@ def history(
         print_json(documents[0] if len(documents) == 1 else {"version": 1, "tables": documents})
 
 
-def _tables_of(project: Project, ledger: Ledger, pipeline: str) -> list[str]:
+def _topic_history(ledger: Ledger, topic: str, limit: int, as_json: bool) -> list[dict[str, Any]]:
+    from strandline.evidence.deliveries import deliveries_json, offsets_of
+
+    found = list(reversed(ledger.deliveries.of_topic(topic)))
+    found = found[:limit] if limit else found
+    if as_json:
+        return [deliveries_json(topic, found)]
+    print(topic)
+    if not found:
+        print("nothing delivered yet")
+        return []
+    rows = [[d.committed_at, f"{d.strand[:8]}/{d.batch}", offsets_of(d), str(d.rows), d.delivery, str(d.attempt), d.code] for d in found]
+    print_table(["committed", "strand/batch", "offsets", "rows", "delivery", "attempt", "code"], rows)
+    return []
+
+
+def _outputs_of(project: Project, ledger: Ledger, pipeline: str) -> list[str]:
     """The ledger knows what a pipeline writes; its code is only imported when it never ran."""
     attempt = ledger.attempts.latest(pipeline)
     if attempt is not None:
         return list(attempt.tables)
     from strandline.project.loader import load_pipeline
 
-    return load_pipeline(project, pipeline).tables()
+    return load_pipeline(project, pipeline).outputs()
 
 
 def _print_history(entries: list[HistoryEntry]) -> None:

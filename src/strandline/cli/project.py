@@ -57,8 +57,11 @@ def doctor(profile: ProfileOption = None, as_json: JsonOption = False) -> None:
 
 def demo(
     keep: Annotated[Path | None, typer.Option("--keep", help="Make the project in this folder and keep it.", metavar="DIR")] = None,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="From a Kafka broker on this machine to a table and a topic; kill driver and broker.")
+    ] = False,
 ) -> None:
     """Kill a pipeline twice in the middle of a commit, let a zombie try, and count every row."""
-    from strandline.demo.story import tell
+    from strandline.demo import kafka_story, story
 
-    raise typer.Exit(tell(keep))
+    raise typer.Exit((kafka_story if kafka else story).tell(keep))

@@ -31,12 +31,18 @@ def run(
         bool, typer.Option("--new-strand", help="Set the checkpoint aside and read the sources from the start, on top of the tables.")
     ] = False,
     start_table: Annotated[
-        list[str] | None, typer.Option("--start-table", help="Let this table begin at the checkpoint's position.", metavar="TABLE")
+        list[str] | None,
+        typer.Option("--start-table", help="Let this table (or kafka:TOPIC) begin at the checkpoint's position.", metavar="TABLE"),
+    ] = None,
+    accept_gap: Annotated[
+        list[str] | None,
+        typer.Option("--accept-gap", help="Go on although these records are gone from their topic.", metavar="TOPIC:PARTITION:FROM-TO"),
     ] = None,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a pipeline: continuously, or until a limit. Ctrl-C ends it after the current batch."""
+    from strandline.model.continuity import Gap
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
@@ -58,7 +64,7 @@ def run(
         load_pipeline(project, pipeline),
         limits[0] if limits else Continuous(),
         watcher,
-        allow=Allowances(take_over, new_strand, frozenset(start_table or ())),
+        allow=Allowances(take_over, new_strand, frozenset(start_table or ()), frozenset(map(Gap.parse, accept_gap or ()))),
     )
     if isinstance(watcher, LiveReporter):
         watcher.finish()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -17,6 +16,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+from strandline.demo.narrator import say, step
 from strandline.model.crash import CrashPoint
 from strandline.model.definition import GeneratorSource
 from strandline.model.errors import Failure
@@ -50,9 +50,9 @@ SOURCE = GeneratorSource(
 
 def tell(keep: Path | None) -> int:
     """Play the story; 0 when nothing was lost or doubled."""
-    _say("Strandline demo: 6,000 events, 10% duplicates, some two hours late; two kill -9, one zombie.\n")
-    java = ensure_java(_step)
-    ensure_jars(java, _step)
+    say("Strandline demo: 6,000 events, 10% duplicates, some two hours late; two kill -9, one zombie.\n")
+    java = ensure_java(step)
+    ensure_jars(java, step)
     folder = keep or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
     if keep is not None and (keep / "strandline.yaml").exists():
         raise Failure(f"{keep} already holds a project", next_command="strandline demo --keep another-folder")
@@ -65,7 +65,7 @@ def tell(keep: Path | None) -> int:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            _say(f"\nThe project is in {folder}; go on there: strandline status")
+            say(f"\nThe project is in {folder}; go on there: strandline status")
 
 
 def _crashes(folder: Path) -> None:
@@ -76,26 +76,26 @@ def _crashes(folder: Path) -> None:
         ),
         start=1,
     ):
-        _step(f"attempt {number} runs, and is killed with SIGKILL in batch {batch}, {words}")
+        step(f"attempt {number} runs, and is killed with SIGKILL in batch {batch}, {words}")
         died = run_cli(folder, "run", "orders", "--available-now", crash_at=point, batch=batch)
         if not died.killed:
             raise Failure(f"attempt {number} was not killed as planned: {died.err}")
 
 
 def _zombie(folder: Path) -> None:
-    _step("attempt 3 recovers, runs on, and freezes in batch 8 with its files staged (a long GC pause, a lost network)")
+    step("attempt 3 recovers, runs on, and freezes in batch 8 with its files staged (a long GC pause, a lost network)")
     zombie = start_cli(folder, "run", "orders", "--available-now", pause_at=CrashPoint.STAGED, batch=8)
     try:
         _wait_frozen(zombie)
-        _step("attempt 4 takes over: a boundary in the table fences everyone before it; it runs to the end of the stream")
+        step("attempt 4 takes over: a boundary in the table fences everyone before it; it runs to the end of the stream")
         taken = run_cli(folder, "run", "orders", "--available-now", "--take-over")
         if taken.code != 0:
             raise Failure(f"attempt 4 failed: {taken.err}")
-        _step("attempt 3 wakes up and tries to commit its batch 8")
+        step("attempt 3 wakes up and tries to commit its batch 8")
         zombie.send_signal(signal.SIGCONT)
         _, err = zombie.communicate(timeout=90)
         refusal = next((line for line in err.splitlines() if line.startswith("error:")), err)
-        _say(textwrap.fill(f"refused, exit code {zombie.returncode}: {refusal}", 110, initial_indent="    ", subsequent_indent="    "))
+        say(textwrap.fill(f"refused, exit code {zombie.returncode}: {refusal}", 110, initial_indent="    ", subsequent_indent="    "))
         if zombie.returncode == 0:
             raise Failure("the zombie was not refused")
     finally:
@@ -114,7 +114,7 @@ def _wait_frozen(process: subprocess.Popen[str]) -> None:
 
 
 def _count(folder: Path) -> int:
-    _say("")
+    say("")
     print(run_cli(folder, "history", "shop.orders").out)
     project = load_project(folder)
     found = Counter(row["order_id"] for row in table_rows(project, "shop.orders", ["order_id"]))
@@ -130,11 +130,3 @@ def _count(folder: Path) -> int:
     print(f"\nFiles that the killed attempts left behind, listed by `strandline cleanup`:\n{textwrap.indent(staged, '  ')}")
     print("Try next: strandline init my-project, then follow docs/getting-started.md")
     return 0 if not lost and not doubled else 3
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _step(text: str) -> None:
-    _say(f"  • {text}")

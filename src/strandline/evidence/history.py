@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from strandline.ledger import Ledger
 from strandline.ledger.records import CommitRecord
 from strandline.model.offsets import Offsets
+from strandline.model.stamp import GAPS_FACT, SCHEMAS_FACT, TOPICS_FACT
 from strandline.model.times import from_millis, rfc3339
 from strandline.tables.view import Snapshot, TableView
 
@@ -42,6 +44,12 @@ class HistoryEntry:
     code: str | None
     expired: bool
     sequence_number: int
+    gaps: str | None = None
+    """Records inside the range that were accepted as lost."""
+    topics: dict[str, str] | None = None
+    """Id of each Kafka topic that was read."""
+    schemas: dict[str, list[int]] | None = None
+    """Lowest and highest writer schema id of each topic of Avro messages."""
 
     @property
     def offsets(self) -> str:
@@ -51,7 +59,8 @@ class HistoryEntry:
         end = Offsets.from_json(self.offsets_end)
         if self.kind is Kind.BOUNDARY:
             return end.human(end)
-        return end.human(Offsets.from_json(self.offsets_start or {}))
+        range_ = end.human(Offsets.from_json(self.offsets_start or {}))
+        return f"{range_} (without {self.gaps})" if self.gaps else range_
 
 
 def history_of(table: str, view: TableView | None, ledger: Ledger | None) -> list[HistoryEntry]:
@@ -102,8 +111,17 @@ def _from_snapshot(snapshot: Snapshot, record: CommitRecord | None) -> HistoryEn
         late=stamp.late,
         corrected=snapshot.count("spark.merge-into.num-target-rows-updated") or stamp.corrected,
         code=stamp.code,
+        **_sources(stamp.extra),
         **common,  # type: ignore[arg-type]
     )
+
+
+def _sources(facts: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "gaps": facts.get(GAPS_FACT),
+        "topics": _loads(facts.get(TOPICS_FACT)),
+        "schemas": _loads(facts.get(SCHEMAS_FACT)),
+    }
 
 
 def _from_record(record: CommitRecord) -> HistoryEntry:

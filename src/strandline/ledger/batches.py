@@ -44,14 +44,18 @@ class Batches:
 
     def nothing_new(self, pipeline: str, strand: str, batch: int, table: str) -> None:
         """The batch had rows for a table, but all were older than what it holds: no snapshot will tell of it."""
+        self.brought(pipeline, strand, batch, table, 0)
+
+    def brought(self, pipeline: str, strand: str, batch: int, output: str, rows: int) -> None:
+        """How many rows an output really got, where that is only known after the plan was recorded."""
         record = self.get(pipeline, strand, batch)
         assert record is not None
-        rows = json.dumps(record.rows_by_table | {table: 0})
+        rows_by_table = json.dumps(record.rows_by_table | {output: rows})
         with self._transaction() as connection:
             connection.execute(
                 update(batches)
                 .where(batches.c.pipeline == pipeline, batches.c.strand == strand, batches.c.batch == batch)
-                .values(rows_by_table=rows)
+                .values(rows_by_table=rows_by_table)
             )
 
     def complete(self, pipeline: str, strand: str, up_to: int) -> None:
@@ -80,6 +84,7 @@ def _record(row: Any) -> BatchRecord:
         row.end_digest,
         json.loads(row.rows_by_table),
         row.completed_at,
+        json.loads(row.evidence) if row.evidence else {},
     )
 
 
@@ -97,6 +102,7 @@ def record_plan(connection: Connection, record: BatchRecord) -> None:
             offsets_end=record.offsets_end,
             end_digest=record.end_digest,
             rows_by_table=json.dumps(record.rows_by_table),
+            evidence=json.dumps(record.evidence) if record.evidence else None,
             planned_at=rfc3339(utc_now()),
         )
     )

@@ -17,6 +17,7 @@ from strandline.ledger.attempts import Attempts
 from strandline.ledger.batches import Batches
 from strandline.ledger.commits import Commits
 from strandline.ledger.events import Events
+from strandline.ledger.kafka import Deliveries, Gaps, Topics
 from strandline.ledger.migrations import migrate
 from strandline.ledger.requests import Requests
 from strandline.model.errors import LedgerUnavailable
@@ -35,6 +36,9 @@ class Ledger:
         self.commits = Commits(self.transaction)
         self.requests = Requests(self.transaction)
         self.events = Events(self.transaction)
+        self.topics = Topics(self.transaction)
+        self.gaps = Gaps(self.transaction)
+        self.deliveries = Deliveries(self.transaction)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from strandline.ledger.exclusive import hold_exclusively
-from strandline.ledger.schema import metadata, schema_version
+from strandline.ledger.schema import deliveries, gaps, metadata, schema_version, topics
 from strandline.model.errors import LedgerUnavailable
 
-LATEST = 1
-UPGRADES: dict[int, Callable[[Connection], None]] = {}
+LATEST = 2
+
+
+def _add_kafka(connection: Connection) -> None:
+    """Version 2: topics as the cluster described them, accepted gaps, deliveries to topics, evidence of a batch."""
+    connection.execute(text("ALTER TABLE batches ADD COLUMN evidence TEXT"))
+    metadata.create_all(connection, tables=[topics, gaps, deliveries])
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _add_kafka}
 
 
 def migrate(connection: Connection) -> None:

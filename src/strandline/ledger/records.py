@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,8 @@ class BatchRecord:
     rows_by_table: dict[str, int]
     """What each table of the pipeline got from this batch; zero is a statement, not a gap."""
     completed_at: str | None = None
+    evidence: dict[str, str] = field(default_factory=dict)
+    """What the sources proved about this batch: topic ids, writer schemas, accepted gaps."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,26 @@ class CommitRecord:
     files: int
     manifests: int
     code: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A batch that entered an output topic."""
+
+    topic: str
+    topic_id: str
+    pipeline: str
+    strand: str
+    attempt: int
+    attempt_id: str
+    batch: int
+    offsets_start: str
+    offsets_end: str
+    end_digest: str
+    rows: int
+    delivery: str
+    code: str
+    committed_at: str
 
 
 @dataclass(frozen=True)

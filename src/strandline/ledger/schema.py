@@ -55,6 +55,7 @@ batches = Table(
     Column("rows_by_table", Text, nullable=False),
     Column("planned_at", String(30), nullable=False),
     Column("completed_at", String(30)),
+    Column("evidence", Text),
 )
 
 intents = Table(
@@ -139,4 +140,55 @@ events = Table(
     Column("kind", String(40), nullable=False),
     Column("detail", Text, nullable=False),
     Index("ix_events_pipeline", "pipeline", "id"),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("pipeline", String(200), nullable=False),
+    Column("strand", String(60), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("topic", String(249), nullable=False),
+    Column("topic_id", String(60), nullable=False),
+    Column("bounds", Text, nullable=False),
+    Column("recorded_at", String(30), nullable=False),
+    Index("ix_topics_strand", "pipeline", "strand", "topic"),
+)
+
+gaps = Table(
+    "gaps",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("pipeline", String(200), nullable=False),
+    Column("strand", String(60), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("topic", String(249), nullable=False),
+    Column("partition_number", Integer, nullable=False),
+    Column("offset_start", BigInteger, nullable=False),
+    Column("offset_end", BigInteger, nullable=False),
+    Column("accepted_at", String(30), nullable=False),
+    Index("ix_gaps_strand", "pipeline", "strand", "batch"),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("topic_name", String(260), nullable=False),
+    Column("topic_id", String(60), nullable=False),
+    Column("pipeline", String(200), nullable=False),
+    Column("strand", String(60), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("attempt_id", String(40), nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("offsets_start", Text, nullable=False),
+    Column("offsets_end", Text, nullable=False),
+    Column("end_digest", String(64), nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("delivery", String(20), nullable=False),
+    Column("code", String(200), nullable=False),
+    Column("committed_at", String(30), nullable=False),
+    Index("ix_deliveries_pipeline", "pipeline", "topic_name", "batch"),
 )

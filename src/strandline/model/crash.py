@@ -23,8 +23,12 @@ class CrashPoint(str, Enum):
     COMMITTING = "committing"  # inside the table commit, fence passed, catalog not yet swapped
     COMMITTED = "committed"  # the table moved, the ledger does not know
     OUTCOME_RECORDED = "outcome-recorded"  # ledger and table agree; another table may be missing
+    TOPIC_BEGUN = "topic-begun"  # tables done; an output topic's transaction is open and holds rows
+    TOPIC_SENT = "topic-sent"  # all rows and the marker are sent, the transaction is not committed
+    TOPIC_COMMITTED = "topic-committed"  # the topic moved, the ledger does not know
     BATCH_RETURNING = "batch-returning"  # every table done, commits/N not yet written
     CHECKPOINT_COMPLETE = "checkpoint-complete"  # commits/N exists, follow-up work not done
+    GROUPS_COMMITTED = "groups-committed"  # Kafka group offsets tell the complete checkpoint
     CLAIMING = "claiming"  # inside the boundary commit of a takeover
 
 

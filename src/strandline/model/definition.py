@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
+from strandline.model.choices import choice, share
 from strandline.model.errors import DefinitionError
+from strandline.model.kafka import KafkaSource, Malformed, TopicSink
 from strandline.model.times import parse_duration
 
 FileFormat = Literal["json", "csv", "parquet"]
-Malformed = Literal["stop", "quarantine"]
 LatePolicy = Literal["drop", "side_table", "label"]
 SinkMode = Literal["append", "upsert"]
 OutputMode = Literal["append", "update"]
@@ -26,17 +27,6 @@ OnCancel = Literal["keep", "delete"]
 
 LATE_COLUMN = "_late"
 """Boolean column that the `label` policy adds to the source rows."""
-
-
-def _choice(what: str, value: str, allowed: Any) -> None:
-    options = get_args(allowed)
-    if value not in options:
-        raise DefinitionError(f"{what} is '{value}'; allowed: {', '.join(options)}")
-
-
-def _share(what: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise DefinitionError(f"{what} is {value}; it is a share between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -52,8 +42,8 @@ class FilesSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _choice("files(format=…)", self.format, FileFormat)
-        _choice("files(malformed=…)", self.malformed, Malformed)
+        choice("files(format=…)", self.format, FileFormat)
+        choice("files(malformed=…)", self.malformed, Malformed)
         if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
             raise DefinitionError(f"files(max_files_per_batch=…) is {self.max_files_per_batch}; it must be at least 1")
         if self.format == "parquet" and self.malformed == "quarantine":
@@ -88,12 +78,12 @@ class GeneratorSource:
 
     def __post_init__(self) -> None:
         for name in ("duplicates", "late", "out_of_order"):
-            _share(f"generator({name}=…)", getattr(self, name))
+            share(f"generator({name}=…)", getattr(self, name))
         if self.events_per_batch < 1 or self.rate <= 0:
             raise DefinitionError("generator(events_per_batch=…, rate=…) must both be positive")
 
 
-Source = FilesSource | GeneratorSource
+Source = FilesSource | GeneratorSource | KafkaSource
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ class TableSink:
     keep_snapshots: int | None = 500
 
     def __post_init__(self) -> None:
-        _choice("table(mode=…)", self.mode, SinkMode)
+        choice("table(mode=…)", self.mode, SinkMode)
         if not re.fullmatch(r"[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)+", self.name):
             raise DefinitionError(f"table name '{self.name}' must be namespace.table, such as shop.orders")
         if self.mode == "upsert" and (not self.key or not self.order_by):
@@ -132,6 +122,9 @@ class TableSink:
                 )
 
 
+Sink = TableSink | TopicSink
+
+
 @dataclass(frozen=True)
 class CheckpointPolicy:
     """How the job recovers; see `strandline.checkpoint`."""
@@ -143,7 +136,7 @@ class CheckpointPolicy:
     on_cancel: OnCancel = "keep"
 
     def __post_init__(self) -> None:
-        _choice("checkpoint(on_cancel=…)", self.on_cancel, OnCancel)
+        choice("checkpoint(on_cancel=…)", self.on_cancel, OnCancel)
         if self.retain < 2:
             raise DefinitionError(f"checkpoint(retain={self.retain}); a restart needs the last two batches, so at least 2")
         if self.timeout <= timedelta(0):
@@ -152,12 +145,12 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A named, governed streaming job: sources → transform → tables."""
+    """A named, governed streaming job: sources → transform → tables and topics."""
 
     name: str
     transform: Callable[..., Any]
     sources: Mapping[str, Source]
-    sinks: Mapping[str, TableSink]
+    sinks: Mapping[str, Sink]
     event_time: Mapping[str, str]
     """Event-time column by source; empty when none is declared."""
     allowed_lateness: timedelta
@@ -171,12 +164,16 @@ class Pipeline:
         return SINGLE in self.sinks
 
     def tables(self) -> list[str]:
+        return [sink.name for sink in self.sinks.values() if isinstance(sink, TableSink)]
+
+    def outputs(self) -> list[str]:
+        """Tables and topics, as ledger and messages name them."""
         return [sink.name for sink in self.sinks.values()]
 
     @property
-    def side_table_base(self) -> str:
+    def side_table_base(self) -> str | None:
         """Side tables (late rows, quarantine) are named after the first table the pipeline writes."""
-        return next(iter(self.sinks.values())).name
+        return next(iter(self.tables()), None)
 
 
 SINGLE = "output"
@@ -188,7 +185,7 @@ def make_pipeline(
     *,
     name: str | None,
     sources: Mapping[str, Source] | Source,
-    sinks: Mapping[str, TableSink] | TableSink,
+    sinks: Mapping[str, Sink] | Sink,
     event_time: str | Mapping[str, str] | None,
     allowed_lateness: str | timedelta,
     late: LatePolicy,
@@ -217,15 +214,18 @@ def make_pipeline(
         raise DefinitionError(f"{where} has no sink")
     names = [sink.name for sink in sinks.values()]
     if len(set(names)) != len(names):
-        raise DefinitionError(f"{where} writes the same table twice: {', '.join(names)}")
-    _choice(f"{where}: late", late, LatePolicy)
-    _choice(f"{where}: output_mode", output_mode, OutputMode)
+        raise DefinitionError(f"{where} writes the same output twice: {', '.join(names)}")
+    choice(f"{where}: late", late, LatePolicy)
+    choice(f"{where}: output_mode", output_mode, OutputMode)
     columns = dict.fromkeys(sources, event_time) if isinstance(event_time, str) else dict(event_time or {})
     if unknown := set(columns) - set(sources):
         raise DefinitionError(f"{where}: event_time names {sorted(unknown)}, which is no source; sources: {sorted(sources)}")
     if late != "drop" and not columns:
         raise DefinitionError(f"{where}: late='{late}' needs event_time, which decides what is late")
-    if output_mode == "update" and any(s.mode == "append" for s in sinks.values()):
+    wants_side_table = late == "side_table" or any(getattr(s, "malformed", "stop") == "quarantine" for s in sources.values())
+    if wants_side_table and not any(isinstance(s, TableSink) for s in sinks.values()):
+        raise DefinitionError(f"{where} keeps late or malformed rows in a side table, which is named after a table, and it writes none")
+    if output_mode == "update" and any(isinstance(s, TableSink) and s.mode == "append" for s in sinks.values()):
         raise DefinitionError(f"{where}: output_mode='update' emits a row again when it changes; its tables need mode='upsert'")
     return Pipeline(
         name=chosen,

@@ -10,7 +10,8 @@
     │   └── NotFound              no such pipeline, table or project
     ├── TrustViolation        exit 3: table, checkpoint and ledger do not agree
     │   ├── ChainBroken           the offset chain of a table has a gap or an overlap
-    │   └── CheckpointDamaged     a checkpoint file is missing or unreadable
+    │   ├── CheckpointDamaged     a checkpoint file is missing or unreadable
+    │   └── DataLost              records that must be read next are gone from their topic
     ├── Refused               exit 4: the world moved, nothing was done
     │   ├── AlreadyRunning        another attempt holds the pipeline
     │   └── Fenced                a newer attempt took the pipeline over
@@ -19,6 +20,7 @@
         ├── LedgerUnavailable     the ledger is locked, full or unreachable
         ├── TableUnavailable      the catalog or the warehouse cannot be used
         ├── CommitUnknown         a commit's outcome could not be established
+        ├── ClusterUnreachable    a Kafka cluster does not answer
         ├── SourceProblem         a source cannot be read, or holds malformed records
         ├── TransformFailed       the user's transform raised or returned the wrong thing
         └── BatchTimedOut         a batch ran longer than its limit
@@ -68,6 +70,9 @@ class ChainBroken(TrustViolation): ...
 class CheckpointDamaged(TrustViolation): ...
 
 
+class DataLost(TrustViolation): ...
+
+
 class Refused(StrandlineError):
     exit_code = 4
 
@@ -92,6 +97,9 @@ class TableUnavailable(Failure): ...
 
 
 class CommitUnknown(Failure): ...
+
+
+class ClusterUnreachable(Failure): ...
 
 
 class SourceProblem(Failure): ...

@@ -18,6 +18,12 @@ MARK_VERSION = 1
 PREFIX = "strandline."
 MARK_PREFIX = "strandline.mark."
 
+TOPICS_FACT = "topics"
+SCHEMAS_FACT = "schemas"
+GAPS_FACT = "gaps"
+"""Extra keys of a batch read from Kafka: the id of each topic, the lowest and highest writer schema of each, and what
+was accepted as lost inside the batch's range."""
+
 OFFSETS_INLINE_LIMIT = 4096
 """Longer offsets stay in the ledger and only their digest enters the summary: summaries are re-read and
 re-written with every commit of the table, and 4 KB already holds some 150 Kafka partitions."""

@@ -15,15 +15,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from strandline.model.choices import SECRET_NAME
 from strandline.model.errors import ConfigError, DefinitionError
+from strandline.model.kafka import check_security
+from strandline.model.secrets import Secret
 from strandline.model.times import parse_duration
 from strandline.project.located_yaml import Loc, LocatedYaml
 
 CONFIG_NAME = "strandline.yaml"
 STATE_FOLDER = ".strandline"
 """Catalog, ledger and logs of a local project live here unless the configuration says otherwise."""
-
-_SECRET_NAME = re.compile(r"password|secret|token|access[._-]?key|credential", re.IGNORECASE)
 
 
 def _duration(value: str) -> str:
@@ -36,7 +37,7 @@ def _duration(value: str) -> str:
 
 def _holds_secret(url: str) -> bool:
     parts = urlsplit(url)
-    return bool(parts.password) or any(_SECRET_NAME.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return bool(parts.password) or any(SECRET_NAME.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True))
 
 
 class _Strict(BaseModel):
@@ -55,19 +56,12 @@ class SecretRef(_Strict):
             raise ValueError("a secret is either {env: NAME} or {file: path}")
         return self
 
+    @property
+    def secret(self) -> Secret:
+        return Secret(self.env, self.file)
+
     def resolve(self) -> str:
-        if self.env is not None:
-            value = os.environ.get(self.env)
-            if value is None:
-                raise ConfigError(
-                    f"the secret in environment variable {self.env} is not set", next_command=f"export {self.env}=… and run again"
-                )
-            return value
-        assert self.file is not None
-        try:
-            return Path(self.file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"the secret file {self.file} cannot be read: {error.strerror}", next_command=f"ls -l {self.file}") from error
+        return self.secret.resolve()
 
 
 class CatalogConfig(_Strict):
@@ -113,8 +107,38 @@ class SparkConfig(_Strict):
     @classmethod
     def _no_literal_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key, entry in value.items():
-            if _SECRET_NAME.search(key) and not isinstance(entry, SecretRef):
+            if SECRET_NAME.search(key) and not isinstance(entry, SecretRef):
                 raise ValueError(f"'{key}' is a secret; write it as {{env: NAME}} or {{file: path}}")
+        return value
+
+
+class RegistryConfig(_Strict):
+    url: str
+    user: str | None = None
+    password: SecretRef | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if _holds_secret(value):
+            raise ValueError("a password must not stand in the URL; write user and password: {env: NAME} beside it")
+        return value
+
+
+class KafkaConfig(_Strict):
+    """The cluster that sources and topics of this profile use unless they name their own."""
+
+    bootstrap: str | None = None
+    security: dict[str, str | SecretRef] = Field(default_factory=dict)
+    registry: RegistryConfig | None = None
+
+    @field_validator("security")
+    @classmethod
+    def _security(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check_security("kafka.security", value)
+        except DefinitionError as error:
+            raise ValueError(error.message) from error
         return value
 
 
@@ -126,6 +150,7 @@ class Profile(_Strict):
     ledger: LedgerConfig = LedgerConfig()
     checkpoints: str = "checkpoints"
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig.model_validate({}))
+    kafka: KafkaConfig | None = None
 
     @field_validator("warehouse", "checkpoints")
     @classmethod
@@ -177,6 +202,18 @@ class Project:
     @property
     def logs(self) -> Path:
         return self.root / STATE_FOLDER / "logs"
+
+    @property
+    def broker_folder(self) -> Path:
+        """Data, settings and log of the development broker (`strandline kafka up`)."""
+        return self.root / STATE_FOLDER / "kafka"
+
+    def development_broker(self) -> str | None:
+        """host:port of the project's own broker; None when it was never started, or was taken down."""
+        try:
+            return (self.broker_folder / "bootstrap").read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
 
     @property
     def pipelines_folder(self) -> Path:

@@ -24,7 +24,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What is known of one table of the pipeline."""
+    """What is known of one table (or output topic) of the pipeline."""
 
     name: str
     mark: Witness | None
@@ -34,6 +34,8 @@ class TableFacts:
     rows_since: Mapping[int, int | None]
     """For each batch between the table's last one and the next to run: rows the ledger says it got, None when the
     ledger has no word on it. Empty when the ledger is younger than the strand and cannot know."""
+    kind: str = "table"
+    """What messages call it: a table, or an output topic."""
 
 
 def check_identity(facts: CheckpointFacts, pipeline: str, owner: str | None) -> None:
@@ -54,7 +56,7 @@ def check_identity(facts: CheckpointFacts, pipeline: str, owner: str | None) -> 
 def check_table(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str, at_witness: Offsets | None) -> None:
     """One table against the checkpoint; `at_witness` is the checkpoint's own position after the table's last batch."""
     seen = latest(facts.mark, facts.newest)
-    where = f"table '{facts.name}'"
+    where = f"{facts.kind} '{facts.name}'"
     history = f"strandline history {facts.name}"
     restart = f"strandline run {pipeline} --new-strand"
     if is_rolled_back(facts.mark, facts.newest):
@@ -82,7 +84,7 @@ def check_table(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str, a
     last = -1 if checkpoint.last_planned is None else checkpoint.last_planned
     if seen.batch > last:
         raise ChainBroken(
-            f"the checkpoint {checkpoint.location} is older than {where}: it ends at batch {last}, the table already holds batch {seen.batch}; "
+            f"the checkpoint {checkpoint.location} is older than {where}: it ends at batch {last}, the {facts.kind} already holds batch {seen.batch}; "
             "going on would double the rows in between",
             next_command=f"put the newest checkpoint back, or see: {history}",
         )
@@ -94,7 +96,7 @@ def check_table(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str, a
         )
     if facts.ledger_batch is not None and facts.ledger_batch > seen.batch:
         raise ChainBroken(
-            f"the ledger saw batch {facts.ledger_batch} enter {where}, but the table only holds batch {seen.batch}: a commit was lost or undone",
+            f"the ledger saw batch {facts.ledger_batch} enter {where}, but the {facts.kind} only holds batch {seen.batch}: a commit was lost or undone",
             next_command=history,
         )
     for batch, rows in sorted(facts.rows_since.items()):
@@ -106,7 +108,7 @@ def check_table(facts: TableFacts, checkpoint: CheckpointFacts, pipeline: str, a
             )
         if rows > 0:
             raise ChainBroken(
-                f"batch {batch} brought {rows} rows to {where} according to the ledger, but the table ends at batch {seen.batch}",
+                f"batch {batch} brought {rows} rows to {where} according to the ledger, but it ends at batch {seen.batch}",
                 next_command=history,
             )
 
@@ -118,12 +120,12 @@ def _check_unwitnessed(facts: TableFacts, checkpoint: CheckpointFacts, pipeline:
     start_here = f"strandline run {pipeline} --start-table {facts.name}"
     if facts.ledger_batch is not None:
         raise ChainBroken(
-            f"the ledger saw batch {facts.ledger_batch} enter table '{facts.name}', but the table holds nothing of '{pipeline}': it was "
+            f"the ledger saw batch {facts.ledger_batch} enter {facts.kind} '{facts.name}', but it holds nothing of '{pipeline}': it was "
             "dropped, or its history was removed",
-            next_command=f"restore the table, or let it begin at the checkpoint's position: {start_here}",
+            next_command=f"restore it, or let it begin at the checkpoint's position: {start_here}",
         )
     raise ChainBroken(
-        f"table '{facts.name}' holds nothing of '{pipeline}', but the checkpoint is already at batch {checkpoint.next_batch}: the rows "
+        f"{facts.kind} '{facts.name}' holds nothing of '{pipeline}', but the checkpoint is already at batch {checkpoint.next_batch}: the rows "
         "before that would be missing from it",
         next_command=f"let it begin at the checkpoint's position: {start_here}",
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.ledger import Ledger
-from strandline.model.errors import TableUnavailable
+from strandline.ledger.records import IntentState
+from strandline.model.errors import Fenced, TableUnavailable
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
-from strandline.model.offsets import ORIGIN
-from strandline.model.stamp import Witness, encode_mark, mark_key
+from strandline.model.marker import Marker
+from strandline.model.stamp import Holder, Witness, encode_mark, mark_key
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_table
 from strandline.runtime.options import Allowances
 from strandline.runtime.positions import Positions
 from strandline.runtime.protocol import Identity, TableChain, boundary_stamp, commit_record, refusal
+from strandline.runtime.topics import TopicChain
 from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused
 
 CLAIM_TRIES = 10
@@ -42,8 +44,11 @@ class Claims:
         """
         if self.checkpoint.next_batch > 0:
             return {}
-        nothing_yet = Witness(self.identity.strand, self.identity.holder, -1, ORIGIN.digest, ORIGIN)
-        return {mark_key(self.identity.pipeline): encode_mark(nothing_yet)}
+        return {mark_key(self.identity.pipeline): encode_mark(self._at_origin())}
+
+    def _at_origin(self) -> Witness:
+        origin = self.positions.origin
+        return Witness(self.identity.strand, self.identity.holder, -1, origin.digest, origin)
 
     def check_missing(self, table: str, *, is_side_table: bool) -> None:
         """A table that does not exist yet: refuse before it is made, if rows would be missing from it."""
@@ -74,17 +79,56 @@ class Claims:
         never_written = not self.ledger.commits.has_commits(self.identity.pipeline, table)
         return is_side_table and never_written and self.ledger.batches.knows(self.identity.pipeline, self.identity.strand)
 
+    def settle_with_topic(self, chain: TopicChain) -> None:
+        """Take hold of an output topic: fence older producers, read its marker, check it, put our attempt on it."""
+        if chain.writer is None:
+            return
+        me = self.identity
+        found = chain.open()
+        seen = found.witness if found is not None else self._remembered(chain)
+        if seen is not None and seen.holder.attempt >= me.holder.attempt and seen.holder != me.holder:
+            raise Fenced(
+                f"attempt {me.holder.attempt} of '{me.pipeline}' may not write to topic '{chain.sink.topic}': attempt {seen.holder.attempt} "
+                f"({seen.holder.id}) holds it",
+                next_command="strandline status",
+            )
+        anew = self.reason == NEW_STRAND
+        if anew:
+            place = self._at_origin()
+        elif chain.name in self.allow.start_tables and self.checkpoint.next_batch > 0:
+            place = self._at_checkpoint(chain.name)
+        else:
+            delivered = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
+            self._compare(chain.name, seen, None, delivered.batch if delivered else None, kind="topic")
+            place = seen or self._at_origin()
+        chain.claim(Marker(me.pipeline, me.strand, me.holder, place.batch, place.end_digest, 0))
+        chain.witness = Witness(me.strand, me.holder, place.batch, place.end_digest, place.end)
+
+    def _remembered(self, chain: TopicChain) -> Witness | None:
+        """Markers are group offsets, which a cluster forgets when idle. The ledger's word counts if nothing was under way."""
+        me = self.identity
+        last = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
+        if last is None or last.topic_id != chain.topic_id:
+            return None
+        open_ones = self.ledger.commits.unsettled([IntentState.STAGED, IntentState.UNKNOWN], me.pipeline)
+        if any(intent.table == chain.name and intent.batch > last.batch for intent in open_ones):
+            return None
+        return Witness(last.strand, Holder(last.attempt, last.attempt_id), last.batch, last.end_digest)
+
     def _check(self, table: str, mark: Witness | None, newest: Witness | None) -> None:
+        recorded = self.ledger.commits.last_batch_commit(self.identity.pipeline, table, self.identity.strand)
+        self._compare(table, mark, newest, recorded.batch if recorded else None)
+
+    def _compare(self, table: str, mark: Witness | None, newest: Witness | None, recorded: int | None, kind: str = "table") -> None:
         me = self.identity
         seen = latest(mark, newest)
-        recorded = self.ledger.commits.last_batch_commit(me.pipeline, table, me.strand)
         same_strand = seen is not None and seen.strand == me.strand
         rows_since: dict[int, int | None] = {}
         if seen is not None and same_strand and self.ledger.batches.knows(me.pipeline, me.strand):
             records = self.ledger.batches.between(me.pipeline, me.strand, seen.batch, self.checkpoint.next_batch)
             for batch in range(seen.batch + 1, self.checkpoint.next_batch):
                 rows_since[batch] = records[batch].rows_by_table.get(table) if batch in records else None
-        facts = TableFacts(table, mark, newest, recorded.batch if recorded else None, rows_since)
+        facts = TableFacts(table, mark, newest, recorded, rows_since, kind)
         at_witness = self.positions.after(seen.batch) if seen is not None and same_strand else None
         check_table(facts, self.checkpoint, me.pipeline, at_witness)
 
@@ -93,7 +137,8 @@ class Claims:
         for _ in range(CLAIM_TRIES):
             chain.table.refresh()
             seen = latest(*chain.table.witnesses(self.identity.pipeline))
-            stamp = boundary_stamp(self.identity, seen, reason, at=self._new_place(chain.sink.name, reason))
+            place = self._new_place(chain.sink.name, reason) or (self._at_origin() if seen is None else None)
+            stamp = boundary_stamp(self.identity, seen, reason, at=place)
             claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE))
 
             def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
@@ -117,12 +162,15 @@ class Claims:
 
     def _new_place(self, table: str, reason: str) -> Witness | None:
         """Where the boundary puts the chain; None leaves it where it is."""
-        if reason == NEW_STRAND:
-            return Witness(self.identity.strand, self.identity.holder, -1, ORIGIN.digest, ORIGIN)
+        if reason in (NEW_STRAND, FIRST_START):
+            return self._at_origin()
         if reason == START_TABLE:
-            batch = self.checkpoint.next_batch - 1
-            end = self.positions.after(batch)
-            if end is None:
-                raise TableUnavailable(f"the position after batch {batch} is unknown, so '{table}' cannot begin there")
-            return Witness(self.identity.strand, self.identity.holder, batch, end.digest, end)
+            return self._at_checkpoint(table)
         return None
+
+    def _at_checkpoint(self, output: str) -> Witness:
+        batch = self.checkpoint.next_batch - 1
+        end = self.positions.after(batch)
+        if end is None:
+            raise TableUnavailable(f"the position after batch {batch} is unknown, so '{output}' cannot begin there")
+        return Witness(self.identity.strand, self.identity.holder, batch, end.digest, end)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from strandline.model.definition import LATE_COLUMN, SINGLE, Pipeline, TableSink
+from strandline.model.definition import LATE_COLUMN, SINGLE, Pipeline, Sink, TableSink
 from strandline.model.errors import DefinitionError, TransformFailed
+from strandline.model.offsets import Offsets
 from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.sources import SourceReader
-from strandline.runtime.sources.reader import CORRUPT_COLUMN, FILE_COLUMN, SOURCE_OPTION
+from strandline.runtime.sources.reader import SOURCE_OPTION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ class Output:
 
     tag: str
     role: Role
-    sink: TableSink | None
+    sink: Sink | None
     frame: DataFrame
     """The branch as a streaming frame: its schema is the table's."""
 
@@ -68,15 +69,16 @@ class Dataflow:
         return batch.where(f"{_TAG} = '{output.tag}'").select(f"{output.tag}.*")
 
 
-def build(spark: SparkSession, pipeline: Pipeline, readers: Mapping[str, SourceReader], lateness: LateWatermark) -> Dataflow:
+def build(
+    spark: SparkSession, pipeline: Pipeline, readers: Mapping[str, SourceReader], origin: Offsets, lateness: LateWatermark
+) -> Dataflow:
     """Read the sources, set late and malformed rows apart, call the user's transform, check what it returns."""
     inputs: dict[str, DataFrame] = {}
     side: list[tuple[Role, str, DataFrame]] = []
     for name, reader in readers.items():
-        rows = reader.read(spark)
-        if reader.quarantines:
-            side.append((Role.QUARANTINE, name, _quarantined(rows, name)))
-            rows = rows.where(f"{CORRUPT_COLUMN} is null").drop(CORRUPT_COLUMN, FILE_COLUMN)
+        rows, malformed = reader.read(spark, dict(origin.sources).get(name))
+        if malformed is not None:
+            side.append((Role.QUARANTINE, name, malformed))
         if name in pipeline.event_time:
             rows, late = _separate_late(spark, pipeline, name, rows, lateness)
             if late is not None:
@@ -90,29 +92,17 @@ def build(spark: SparkSession, pipeline: Pipeline, readers: Mapping[str, SourceR
     quarantine: DataFrame | None = None
     for role, name, frame in side:
         if role is Role.QUARANTINE:
-            quarantine = frame if quarantine is None else quarantine.unionByName(frame)
+            quarantine = frame if quarantine is None else quarantine.unionByName(frame, allowMissingColumns=True)
         else:
             suffix = f"__late_{name}" if several_sources else "__late"
-            sink = TableSink(pipeline.side_table_base + suffix) if pipeline.late == "side_table" else None
+            sink = TableSink(f"{pipeline.side_table_base}{suffix}") if pipeline.late == "side_table" else None
             outputs.append(Output(f"o{len(outputs)}", role, sink, frame))
     if quarantine is not None:
-        sink = TableSink(pipeline.side_table_base + "__quarantine")
+        sink = TableSink(f"{pipeline.side_table_base}__quarantine")
         outputs.append(Output(f"o{len(outputs)}", Role.QUARANTINE, sink, quarantine))
     frame = _tagged_union(outputs) if len(outputs) > 1 else outputs[0].frame
     labels = bool(pipeline.event_time) and pipeline.late == "label"
     return Dataflow(frame, tuple(outputs), _source_lines(frame), labels)
-
-
-def _quarantined(rows: DataFrame, source: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    parsed = F.struct(*[F.col(f"`{name}`") for name in rows.columns if name not in (CORRUPT_COLUMN, FILE_COLUMN)])
-    return rows.where(f"{CORRUPT_COLUMN} is not null").select(
-        F.lit(source).alias("source"),
-        F.col(FILE_COLUMN).alias("file"),
-        F.col(CORRUPT_COLUMN).alias("record"),
-        F.to_json(parsed).alias("understood"),  # what could be parsed; Spark also refuses to read the corrupt column alone
-    )
 
 
 def _separate_late(

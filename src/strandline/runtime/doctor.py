@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from strandline.messaging.cluster import Cluster
+from strandline.messaging.connection import connect_to
 from strandline.model.errors import ConfigError, StrandlineError
+from strandline.model.kafka import KafkaAccess
 from strandline.project.config import Project, load_project
 from strandline.runtime.jars import digest_of, locked_jars
 from strandline.runtime.java import SUPPORTED, find_java
@@ -37,6 +40,8 @@ def examine(profile: str | None) -> list[Check]:
     checks.append(Check("project", True, f"{project.config.project}, profile {project.profile_name}, in {project.root}"))
     checks += [_guard("pipelines", lambda: _pipelines(project)), _guard("catalog", lambda: _catalog(project))]
     checks += [_guard("ledger", lambda: _ledger(project))]
+    if project.profile.kafka is not None or project.development_broker() is not None:
+        checks.append(_guard("kafka", lambda: _kafka(project)))
     checks += [_folder(name, location) for name, location in (("warehouse", project.warehouse), ("checkpoints", project.checkpoints))]
     return checks
 
@@ -46,6 +51,15 @@ def _guard(name: str, look: Callable[[], str]) -> Check:
         return Check(name, True, look())
     except StrandlineError as error:
         return Check(name, False, error.message, error.next_command)
+
+
+def _kafka(project: Project) -> str:
+    cluster = Cluster(connect_to(project, KafkaAccess()))
+    try:
+        topics = cluster.topic_names()
+    finally:
+        cluster.close()
+    return f"{cluster.connection.bootstrap} answers, {len(topics)} topics"
 
 
 def _python() -> Check:

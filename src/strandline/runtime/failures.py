@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import re
 
-from strandline.model.errors import EnvironmentProblem, Failure, Fenced, SourceProblem, StrandlineError, TransformFailed
+from strandline.messaging.registry import registry_failure
+from strandline.model.errors import (
+    ClusterUnreachable,
+    DataLost,
+    EnvironmentProblem,
+    Failure,
+    Fenced,
+    SourceProblem,
+    StrandlineError,
+    TransformFailed,
+)
+from strandline.runtime.sources.messages import MALFORMED
+from strandline.runtime.topics import NULL_KEY
+
+_GONE = re.compile(r"OffsetOutOfRangeException|KAFKA_DATA_LOSS|some data may have been missed|Some data may have been lost")
+_AWAY = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|CoordinatorNotAvailable|"
+    r"LeaderNotAvailable|NotLeaderOrFollower)Exception[^\n]*"
+)
 
 
 def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineError:
@@ -16,6 +34,20 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
             f"another attempt of '{pipeline}' works with the same checkpoint and was first to complete this batch",
             next_command="strandline status",
         )
+    if raised := re.search(rf"(?:{MALFORMED}|{NULL_KEY}) ([^\n]*?)(?:\. SQLSTATE|\n| SQLSTATE|$)", text):
+        return SourceProblem(
+            f"{raised.group(1).strip()}; nothing of this batch entered the table",
+            next_command=f"fix what writes such records, or the pipeline, then: {again}",
+        )
+    if failure := registry_failure(text):
+        return failure
+    if _GONE.search(text):
+        return DataLost(
+            f"records that '{pipeline}' must read next are gone from their topic: {_first_cause(text)}",
+            next_command=f"{again}, which names the missing ranges and the choices",
+        )
+    if away := _AWAY.search(text):
+        return ClusterUnreachable(f"the Kafka cluster does not answer: {away.group(0)}", next_command=again)
     if "MALFORMED_RECORD_IN_PARSING" in text:
         record = re.search(r"Malformed records? (?:are |is )?detected in record parsing:?\s*(.*?)(?:\.\n|\n|$)", text)
         file = re.search(r"((?:file|s3a?|hdfs):/\S+?)\.?(?:[\s,\]]|$)", text)

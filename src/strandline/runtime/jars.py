@@ -1,4 +1,8 @@
-"""The jars Spark needs: exact coordinates and hashes in a lock file, fetched once by the Ivy that pyspark ships."""
+"""The jars that Spark and the development broker need: exact coordinates and hashes in lock files, fetched once.
+
+The Ivy that pyspark ships does the fetching. Both lock files name every jar, those that others would pull in too: no POM
+is read, nothing is resolved, so a fetch asks one question per jar and cannot drift.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from strandline.model.errors import EnvironmentProblem
 from strandline.runtime.java import Java
@@ -33,23 +40,37 @@ class Jar:
     def path(self) -> Path:
         return cache_folder() / "jars" / self.file_name
 
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
 
 def locked_jars() -> list[Jar]:
-    text = resources.files("strandline.runtime").joinpath("jars.lock.json").read_text(encoding="utf-8")
+    """What every Spark session loads."""
+    return _locked("jars.lock.json")
+
+
+def locked_broker_jars() -> list[Jar]:
+    """The class path of the development broker: never part of a Spark session, whose Kafka client is another version."""
+    return _locked("broker.lock.json")
+
+
+def _locked(lock_file: str) -> list[Jar]:
+    text = resources.files("strandline.runtime").joinpath(lock_file).read_text(encoding="utf-8")
     return [Jar(**entry) for entry in json.loads(text)["jars"]]
 
 
 def missing_jars() -> list[Jar]:
-    return [jar for jar in locked_jars() if not jar.path.is_file()]
+    return _missing(locked_jars())
 
 
 def ensure_jars(java: Java, say: Callable[[str], None]) -> list[Path]:
     """Paths of all locked jars; the missing ones are fetched and checked first."""
-    missing = missing_jars()
-    for number, jar in enumerate(missing, start=1):
-        say(f"Fetching {jar.file_name} ({number} of {len(missing)}) into {jar.path.parent}")
-        _fetch(java, jar)
-    return [jar.path for jar in locked_jars()]
+    return _ensure(locked_jars(), java, say, again="strandline setup")
+
+
+def ensure_broker_jars(java: Java, say: Callable[[str], None]) -> list[Path]:
+    """The same for the development broker; only `strandline kafka up` and tests ask for it."""
+    return _ensure(locked_broker_jars(), java, say, again="strandline kafka up")
 
 
 def digest_of(path: Path) -> str:
@@ -61,28 +82,96 @@ def digest_of(path: Path) -> str:
         )
 
 
-def _fetch(java: Java, jar: Jar) -> None:
-    jar.path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jar.path.parent) as folder:
-        command: list[str | Path] = [java.executable, *_trust(java), "-jar", _ivy()]
-        command += ["-cache", cache_folder() / "ivy", "-m2compatible", "-confs", "default", "-types", "jar", "bundle"]
-        command += ["-notransitive", "-dependency", jar.group, jar.artifact, jar.version]
-        command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]", "-warn"]
-        answer = subprocess.run(command, capture_output=True, text=True)
-        fetched = Path(folder) / jar.file_name
-        if answer.returncode != 0 or not fetched.is_file():
-            lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip(". ")]
-            raise EnvironmentProblem(
-                f"{jar.group}:{jar.artifact}:{jar.version} could not be fetched: {lines[-1].strip() if lines else 'Ivy gave no reason'}",
-                next_command="check the network, then: strandline setup",
-            )
-        found = digest_of(fetched)
-        if found != jar.sha256:
-            raise EnvironmentProblem(
-                f"{jar.file_name} has SHA-256 {found}, the lock file says {jar.sha256}: it was not kept",
-                next_command="strandline setup",
-            )
-        os.replace(fetched, jar.path)
+def _missing(jars: Sequence[Jar]) -> list[Jar]:
+    return [jar for jar in jars if not jar.path.is_file()]
+
+
+def _ensure(jars: Sequence[Jar], java: Java, say: Callable[[str], None], again: str) -> list[Path]:
+    if missing := _missing(jars):
+        folder = cache_folder() / "jars"
+        folder.mkdir(parents=True, exist_ok=True)
+        # Ivy's cache lasts as long as the fetch: two fetches at once cannot meet in it, and no jar is kept twice.
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            say(f"Fetching {_count(missing)} into {folder}")
+            output = _run_ivy(java, missing, Path(scratch), say)
+            # What arrived whole is kept even when another jar did not: the next try has less to do.
+            lost = [jar for jar in missing if not _keep(jar, Path(scratch), again)]
+        if lost:
+            raise EnvironmentProblem(f"{lost[0]} could not be fetched: {_reason(output)}", next_command=f"check the network, then: {again}")
+    return [jar.path for jar in jars]
+
+
+def _keep(jar: Jar, scratch: Path, again: str) -> bool:
+    fetched = next(scratch.rglob(jar.file_name), None)
+    if fetched is None:
+        return False
+    found = digest_of(fetched)
+    if found != jar.sha256:
+        raise EnvironmentProblem(
+            f"{jar.file_name} has SHA-256 {found}, the lock file says {jar.sha256}: it was not kept", next_command=again
+        )
+    os.replace(fetched, jar.path)
+    return True
+
+
+SIGN_OF_LIFE = 1.0
+"""Seconds between two progress lines at least: most jars take less, and 46 lines would tell nobody anything."""
+
+_SETTINGS = """<ivysettings>
+  <!-- We compare SHA-256 with the lock file; Ivy need not ask for weaker sums, nor for POMs: every jar is named. -->
+  <property name="ivy.checksums" value=""/>
+  <settings defaultResolver="public"/>
+  <resolvers><ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0">
+  <info organisation="strandline" module="jars"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>{dependencies}</dependencies>
+</ivy-module>
+"""
+
+
+def _run_ivy(java: Java, jars: Sequence[Jar], scratch: Path, say: Callable[[str], None]) -> list[str]:
+    """Fetch all jars in one call, whose start costs more than most downloads; returns what Ivy printed."""
+    settings, module = scratch / "settings.xml", scratch / "ivy.xml"
+    settings.write_text(_SETTINGS, encoding="utf-8")
+    module.write_text(_MODULE.format(dependencies="".join(map(_dependency, jars))), encoding="utf-8")
+    command: list[str | Path] = [java.executable, *_trust(java), "-jar", _ivy()]
+    command += ["-settings", settings, "-ivy", module, "-cache", scratch / "cache", "-confs", "default", "-types", "jar"]
+    lines: list[str] = []
+    begun, said_at = 0, time.monotonic()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            lines.append(line)
+            if not (download := re.match(r"downloading \S*/(\S+\.jar)", line)):
+                continue
+            begun += 1
+            if time.monotonic() - said_at > SIGN_OF_LIFE:
+                said_at = time.monotonic()
+                say(f"Fetching {download[1]} ({begun} of {len(jars)})")
+    return lines
+
+
+def _count(jars: Sequence[Jar]) -> str:
+    return jars[0].file_name if len(jars) == 1 else f"{len(jars)} jars"
+
+
+def _dependency(jar: Jar) -> str:
+    where = f"org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
+    return f'<dependency {where} conf="default->default" transitive="false"/>'
+
+
+def _reason(output: Sequence[str]) -> str:
+    """Why a fetch failed, in few words: a refused connection says more than the 'not found' that follows from it."""
+    text = "".join(output)
+    if refused := re.search(r"Server access error at url \S+ \((.+)\)", text):
+        return refused[1]
+    if unresolved := re.search(r"^\s*:: \S+: (.+)$", text, re.MULTILINE):
+        return unresolved[1]
+    lines = [line.strip() for line in output if line.strip(". :\n\t")]
+    return lines[-1] if lines else "Ivy gave no reason"
 
 
 SYSTEM_TRUST = Path("/etc/ssl/certs/java/cacerts")

@@ -26,7 +26,7 @@ class Liveness(Enum):
 
 
 def this_process() -> ProcessIdentity:
-    return ProcessIdentity(socket.gethostname(), os.getpid(), _started(os.getpid()) or "unknown")
+    return ProcessIdentity(socket.gethostname(), os.getpid(), started_at(os.getpid()) or "unknown")
 
 
 def liveness_of(attempt: Attempt) -> Liveness:
@@ -52,7 +52,7 @@ def process_is_gone(process: ProcessIdentity) -> bool:
         return True
     except PermissionError:
         return False  # someone else's process has this pid; whether it is the one we look for is not shown to us
-    return _started(process.pid) != process.started
+    return started_at(process.pid) != process.started
 
 
 def _place() -> str:
@@ -64,7 +64,7 @@ def _place() -> str:
         return "no-proc"
 
 
-def _started(pid: int) -> str | None:
+def started_at(pid: int) -> str | None:
     """When a process started, in words that no later process with its pid can repeat; None when there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from strandline.model.continuity import Gap
+
 
 @dataclass(frozen=True)
 class Continuous:
@@ -38,4 +40,6 @@ class Allowances:
     new_strand: bool = False
     """Abandon the checkpoint: read the sources from the start, on top of what the tables hold."""
     start_tables: frozenset[str] = frozenset()
-    """Tables whose chain may begin at the checkpoint's position instead of the sources' origin."""
+    """Tables (or topics, as ``kafka:name``) whose chain may begin at the checkpoint's position instead of the sources' origin."""
+    accept_gaps: frozenset[Gap] = frozenset()
+    """Records that are gone from their topic and will never be read."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from strandline.checkpoints.checkpoint import Checkpoint, PlannedBatch
 from strandline.ledger import Ledger
 from strandline.model.errors import CheckpointDamaged
-from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.offsets import Offsets
 from strandline.runtime.dataflow import SourceLine
 from strandline.runtime.sources import SourceReader
 
@@ -24,7 +24,10 @@ class Positions:
         ledger: Ledger,
         readers: Mapping[str, SourceReader],
         source_lines: Sequence[SourceLine],
+        origin: Offsets,
     ) -> None:
+        self.origin = origin
+        """Where every source stood before the strand's first batch."""
         self._pipeline = pipeline
         self._strand = strand
         self._checkpoint = checkpoint
@@ -32,7 +35,7 @@ class Positions:
         self._names = [line.name for line in source_lines]
         decoders = {line.index: readers[line.name.partition("#")[0]].positions(checkpoint.storage, line.index) for line in source_lines}
         self._decode = [decoders[line.index] for line in source_lines]
-        self._known: dict[int, Offsets] = {-1: ORIGIN}
+        self._known: dict[int, Offsets] = {-1: origin}
 
     def after(self, batch: int) -> Offsets | None:
         """Offsets at the end of a batch; None when neither checkpoint nor ledger remember it."""

@@ -4,7 +4,8 @@
 2. Look first: what do the tables already hold? A replay is done; a conflict stops the attempt.
 3. Stage: write data files, no table commit.
 4. Record the intent in the ledger: files, rows, offsets.
-5. Commit once, fenced: files + stamp + mark in one Iceberg transaction, judged at that instant.
+5. Commit once, fenced: files + stamp + mark in one Iceberg transaction, judged at that instant. Tables first, then
+   output topics: rows + marker in one Kafka transaction each.
 6. Record the outcome in the ledger.
 7. Return; Spark writes ``commits/N``. What must wait for that file is done by the running attempt.
 
@@ -15,21 +16,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strandline.ledger import Ledger
-from strandline.ledger.records import BatchRecord, CommitRecord, Intent, IntentState, StagedFile
+from strandline.ledger.records import BatchRecord, CommitRecord, Delivery, Intent, IntentState, StagedFile
+from strandline.model.continuity import Gap
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import LATE_COLUMN, TableSink
 from strandline.model.errors import ChainBroken, CommitUnknown, Fenced, StrandlineError, TableUnavailable
 from strandline.model.fence import Decision, Proposal, Verdict, decide, latest
-from strandline.model.offsets import ORIGIN, Offsets
-from strandline.model.stamp import Holder, Stamp, StampKind, Witness
-from strandline.model.times import from_millis, rfc3339
+from strandline.model.offsets import Offsets
+from strandline.model.stamp import GAPS_FACT, Holder, Stamp, StampKind, Witness
+from strandline.model.times import from_millis, rfc3339, utc_now
 from strandline.runtime.dataflow import Dataflow, Output, Role
 from strandline.runtime.positions import Positions
+from strandline.runtime.topics import TopicChain
 from strandline.runtime.upsert import Upsert
 from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, JvmTable, StagedFiles
 from strandline.tables.view import Snapshot
@@ -74,6 +77,8 @@ class BatchResult:
     late: int
     snapshots: dict[str, int]
     """Snapshot by table; a table without rows in this batch has none."""
+    delivered: dict[str, int]
+    """Rows by output topic that got any."""
     replayed: bool
     seconds: float
 
@@ -95,15 +100,31 @@ class _Work:
         return tuple(StagedFile(*facts) for facts in self.staged.paths) if self.staged else ()
 
 
+Prover = Callable[[Offsets, Offsets], Mapping[str, str]]
+"""Shows that the sources held the whole range (start, end) when it was read; returns the evidence, or raises `DataLost`."""
+
+
 class CommitProtocol:
     def __init__(
-        self, identity: Identity, dataflow: Dataflow, chains: Sequence[tuple[Output, TableChain]], positions: Positions, ledger: Ledger
+        self,
+        identity: Identity,
+        dataflow: Dataflow,
+        chains: Sequence[tuple[Output, TableChain]],
+        topics: Sequence[tuple[Output, TopicChain]],
+        positions: Positions,
+        ledger: Ledger,
+        prove: Prover,
+        gaps: Sequence[tuple[int, Gap]],
     ) -> None:
         self._identity = identity
         self._dataflow = dataflow
         self._chains = list(chains)
+        self._topics = list(topics)
+        self._prove = prove
+        self._gaps = list(gaps)
         self._positions = positions
         self._ledger = ledger
+        self._topic_intents: dict[str, int] = {}
         self._began = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> BatchResult:
@@ -117,35 +138,45 @@ class CommitProtocol:
         try:
             # Step 2: look first.
             todo = [work for work in (self._look(output, chain, frame, batch, end) for output, chain in self._chains) if work]
+            offer = Proposal(self._identity.strand, self._identity.holder, batch, start, end)
+            to_deliver = [(output, chain) for output, chain in self._topics if not chain.holds(offer)]
             reach(CrashPoint.LOOKED, batch)
-            if not todo:
+            if not todo and not to_deliver:
                 frame.write.format("noop").mode("overwrite").save()  # a replay must still bring the state forward
             # Step 3: stage.
             late = self._count_late(frame) if todo else 0
             for work in todo:
                 self._stage(work)
             reach(CrashPoint.STAGED, batch)
+            evidence = self._prove(start, end) if todo or to_deliver else {}
             # Step 4: record the intent.
             replayed = self._is_replay(batch)
             rows_by_table = {chain.sink.name: 0 for _, chain in self._chains} | {w.chain.sink.name: w.rows for w in todo}
             todo = [work for work in todo if work.rows > 0]
-            self._record_intents(batch, start, end, todo, rows_by_table)
+            self._record_intents(offer, todo, to_deliver, rows_by_table, evidence)
             reach(CrashPoint.INTENT_RECORDED, batch)
             # Steps 5 and 6: commit each table once, record each outcome.
             snapshots: dict[str, int] = {}
             for work in todo:
-                stamp = self._stamp(work, late, replayed)
+                stamp = self._stamp(work, late, replayed, evidence)
                 committed = self._commit(work, stamp)
                 if committed is not None:
                     snapshots[work.chain.sink.name] = committed.id
+            delivered = {chain.name: self._deliver(output, chain, frame, offer) for output, chain in to_deliver}
             reach(CrashPoint.BATCH_RETURNING, batch)
+        except StrandlineError:
+            raise
+        except Exception:
+            self._prove(start, end)  # records that vanished while they were read say more than Spark's error about them
+            raise
         finally:
             if several_uses:
                 frame.unpersist()
         self._positions.forget_before(batch - 1)
         # Step 7 begins when this returns.
-        rows = sum(work.rows for work in todo)
-        return BatchResult(batch, start, end, rows, late, snapshots, replayed, time.monotonic() - began)
+        rows = sum(work.rows for work in todo) + sum(delivered.values())
+        delivered = {name: count for name, count in delivered.items() if count > 0}
+        return BatchResult(batch, start, end, rows, late, snapshots, delivered, replayed, time.monotonic() - began)
 
     def _is_replay(self, batch: int) -> bool:
         """Did an earlier attempt plan this batch? Only the first batch of an attempt can be one."""
@@ -181,7 +212,7 @@ class CommitProtocol:
         """Where this table's next stamp starts: the end of its last batch as *we* know it, so that the fence compares
         two independent memories. Batches without rows since then are covered by the new stamp."""
         if seen is None:
-            return ORIGIN
+            return self._positions.origin
         ours = self._positions.after(seen.batch) if seen.strand == self._identity.strand else None
         remembered = ours or seen.end
         if remembered is None:
@@ -210,27 +241,69 @@ class CommitProtocol:
             work.staged = table.stage(work.frame)
             work.rows = work.staged.rows
 
-    def _record_intents(self, batch: int, start: Offsets, end: Offsets, todo: Sequence[_Work], rows_by_table: dict[str, int]) -> None:
+    def _record_intents(
+        self,
+        offer: Proposal,
+        todo: Sequence[_Work],
+        to_deliver: Sequence[tuple[Output, TopicChain]],
+        rows_by_table: dict[str, int],
+        evidence: Mapping[str, str],
+    ) -> None:
         me = self._identity
         plan = BatchRecord(
             me.pipeline,
             me.strand,
-            batch,
+            offer.batch,
             me.holder.attempt,
-            json.dumps(start.to_json()),
-            json.dumps(end.to_json()),
-            end.digest,
+            json.dumps(offer.start.to_json()),
+            json.dumps(offer.end.to_json()),
+            offer.end.digest,
             rows_by_table,
+            evidence=dict(evidence),
         )
         intents = [
-            Intent(me.pipeline, me.strand, batch, work.chain.sink.name, me.holder.attempt, me.holder.id, work.files) for work in todo
+            Intent(me.pipeline, me.strand, offer.batch, work.chain.sink.name, me.holder.attempt, me.holder.id, work.files) for work in todo
         ]
-        for work, key in zip(todo, self._ledger.commits.record_intents(plan, intents), strict=True):
+        intents += [Intent(me.pipeline, me.strand, offer.batch, topic.name, me.holder.attempt, me.holder.id, ()) for _, topic in to_deliver]
+        keys = self._ledger.commits.record_intents(plan, intents)
+        for work, key in zip(todo, keys, strict=False):
             work.intent = key
+        self._topic_intents = {topic.name: key for (_, topic), key in zip(to_deliver, keys[len(todo) :], strict=True)}
 
-    def _stamp(self, work: _Work, late: int, replayed: bool) -> Stamp:
+    def _deliver(self, output: Output, chain: TopicChain, frame: DataFrame, offer: Proposal) -> int:
+        """Steps 5 and 6 for an output topic; rows that enter it are counted while they are sent."""
+        me = self._identity
+        rows = chain.deliver(self._dataflow.rows_of(frame, output), offer, me.pipeline, confirm=lambda: self._prove(offer.start, offer.end))
+        intent = self._topic_intents[chain.name]
+        self._ledger.batches.brought(me.pipeline, me.strand, offer.batch, chain.name, rows)
+        if rows == 0:
+            self._ledger.commits.settle(intent, IntentState.DUPLICATE)
+            return 0
+        self._ledger.deliveries.record(
+            Delivery(
+                chain.name,
+                chain.topic_id,
+                me.pipeline,
+                me.strand,
+                me.holder.attempt,
+                me.holder.id,
+                offer.batch,
+                offer.start.canonical(),
+                offer.end.canonical(),
+                offer.end.digest,
+                rows,
+                chain.sink.delivery,
+                me.code,
+                rfc3339(utc_now()),
+            )
+        )
+        self._ledger.commits.settle(intent, IntentState.COMMITTED)
+        return rows
+
+    def _stamp(self, work: _Work, late: int, replayed: bool, evidence: Mapping[str, str]) -> Stamp:
         proposal, seen = work.proposal, work.chain.witness
         first = seen.batch + 1 if seen is not None and seen.strand == proposal.strand else 0
+        skipped = ", ".join(str(gap) for batch, gap in self._gaps if first <= batch <= proposal.batch)
         return Stamp(
             pipeline=self._identity.pipeline,
             strand=proposal.strand,
@@ -245,6 +318,7 @@ class CommitProtocol:
             rows=work.rows,
             late=late,
             replayed=work.rows if replayed else 0,
+            extra={**evidence, **({GAPS_FACT: skipped} if skipped else {})},
         )
 
     def _commit(self, work: _Work, stamp: Stamp) -> Snapshot | None:
@@ -365,9 +439,8 @@ def commit_record(table: str, committed: Snapshot, stamp: Stamp) -> CommitRecord
 def boundary_stamp(identity: Identity, seen: Witness | None, reason: str, *, at: Witness | None = None) -> Stamp:
     """A boundary leaves the chain where it is (`seen`) or moves it (`at`), and puts a new holder on top."""
     base = at or seen
-    end = (base.end if base else ORIGIN) if base is None or base.end is not None else None
-    digest = base.end_digest if base else ORIGIN.digest
-    batch = base.batch if base else -1
+    assert base is not None, "a boundary on a table without a witness says where its chain begins"
+    end, digest, batch = base.end, base.end_digest, base.batch
     return Stamp(
         pipeline=identity.pipeline,
         strand=identity.strand,

@@ -28,7 +28,8 @@ class Progress:
             f"lag {self.lag}" if self.lag is not None else "",
             f"state {self.state_rows} rows" if self.state_rows else "",
             f"late {self.result.late}" if self.result.late else "",
-            f"snapshot {snapshot}" if snapshot is not None else "no new rows",
+            *(f"{rows} to {topic}" for topic, rows in self.result.delivered.items()),
+            f"snapshot {snapshot}" if snapshot is not None else ("" if self.result.delivered else "no new rows"),
             "replayed" if self.result.replayed else "",
         ]
         return " · ".join(part for part in parts if part)

@@ -10,6 +10,7 @@ import json
 import signal
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
@@ -19,14 +20,16 @@ from strandline.ledger import Ledger
 from strandline.ledger.records import AttemptStatus
 from strandline.ledger.requests import CANCEL, STOP
 from strandline.model.crash import CrashPoint, reach
-from strandline.model.errors import BatchTimedOut, Fenced, StrandlineError
+from strandline.model.errors import BatchTimedOut, ClusterUnreachable, DataLost, Fenced, StrandlineError
 from strandline.model.times import human_duration
 from strandline.runtime.callback import for_each_batch
-from strandline.runtime.failures import explain_query_failure
+from strandline.runtime.failures import explain_batch_failure, explain_query_failure
 from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.options import AvailableNow, ForBatches, ForDuration, RunLimit
+from strandline.runtime.outage import Outage
 from strandline.runtime.protocol import BatchResult
 from strandline.runtime.reporting import Progress, Reporter
+from strandline.runtime.sources.reader import Lag
 from strandline.runtime.starting import Started
 
 if TYPE_CHECKING:
@@ -83,6 +86,7 @@ class RunningAttempt:
         heartbeat.facts = self._facts
         self._limit = limit
         self._reporter = reporter
+        self._outage = Outage(started.connections(), self._hear_of_outage)
         self._query: StreamingQuery | None = None
         self._ending: EndReason | None = None
         self._failure: BaseException | None = None
@@ -92,11 +96,13 @@ class RunningAttempt:
         self._batch: int | None = None
         self._returned: BatchResult | None = None
         self._completed = -1
+        self._groups_told = True
         self._last_end = 0.0
         self._next_report = 0.0
         self._batches = 0
         self._rows = 0
         self._snapshots: dict[str, int] = {}
+        self._delivered: Counter[str] = Counter()
         self._began = time.monotonic()
 
     # -- Spark's thread --------------------------------------------------------------------------------------
@@ -119,13 +125,14 @@ class RunningAttempt:
             plan = self._started.checkpoint.plan(batch)
             self._started.lateness.set(plan.watermark_ms if plan else 0)
         except BaseException as error:
-            self._fail(error)
+            self._fail(explain_batch_failure(self._started.pipeline.name, error) if isinstance(error, Exception) else error)
             raise
         finally:
             self._batch_began, self._last_end = None, time.monotonic()
         self._batches += 1
         self._rows += result.rows
         self._snapshots.update(result.snapshots)
+        self._delivered.update(result.delivered)
         self._returned = result
         if isinstance(self._limit, ForBatches) and self._batches >= self._limit.count:
             self._end(EndReason.LIMIT)
@@ -148,14 +155,18 @@ class RunningAttempt:
         previous = self._catch_signals()
         attempt = self._started.attempt
         try:
-            while True:
-                self._query = self._launch()
-                self._watch()
-                self._settle()
-                if self._failure is not None:
-                    raise self._failure
-                if self._ending is not None or self._drained():
-                    break
+            with self._outage:
+                while True:
+                    self._query = self._launch()
+                    self._watch()
+                    self._settle()
+                    if isinstance(self._failure, ClusterUnreachable) and self._ending is None:
+                        self._wait_out(self._failure)
+                        continue
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._ending is not None or self._drained():
+                        break
         except BaseException as failure:
             self._failure = self._failure or failure
             if not self._let_go():
@@ -167,6 +178,7 @@ class RunningAttempt:
             self._record_end(status, text)
             raise
         finally:
+            self._started.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
         reason = self._ending or EndReason.DRAINED
@@ -179,6 +191,24 @@ class RunningAttempt:
         return RunSummary(
             attempt.pipeline, attempt.number, self._started.identity.strand, self._batches, self._rows, reason, last, self._snapshots
         )
+
+    def _hear_of_outage(self, text: str) -> None:
+        self._reporter.say(text)
+        self._ledger.events.add(self._started.pipeline.name, "cluster", text, self._started.attempt.number)
+
+    def _wait_out(self, lost: ClusterUnreachable) -> None:
+        """A cluster that went away is waited for; then the query starts again from its checkpoint, in this attempt."""
+        if not self._let_go():
+            raise lost
+        self._outage.lost(lost)
+        while self._ending is None and self._heartbeat.trouble is None and not self._outage.is_over():
+            self._take_requests()
+            self._check_limits(time.monotonic())
+            time.sleep(_REQUESTS_EVERY)
+        if self._ending is None:
+            for topic in self._started.topics:
+                topic.reopen()
+        self._failure = self._heartbeat.trouble
 
     def _let_go(self) -> bool:
         """End the query and wait until no batch of ours can still commit. False when one hangs."""
@@ -213,7 +243,7 @@ class RunningAttempt:
         next_requests = 0.0
         while self._query.isActive:
             now = time.monotonic()
-            self._failure = self._failure or self._heartbeat.trouble
+            self._failure = self._failure or self._heartbeat.trouble or self._outage.given_up()
             if now >= next_requests:
                 next_requests = now + _REQUESTS_EVERY
                 self._take_requests()
@@ -225,7 +255,18 @@ class RunningAttempt:
             time.sleep(_TICK)
         error = self._query.exception()
         if error is not None and self._failure is None and self._ending is None:
-            self._failure = explain_query_failure(self._started.pipeline.name, error)
+            self._failure = self._name_loss(explain_query_failure(self._started.pipeline.name, error))
+
+    def _name_loss(self, failure: StrandlineError) -> StrandlineError:
+        """Spark noticed that records are gone while it planned a batch: ask the cluster which ones."""
+        if not isinstance(failure, DataLost):
+            return failure
+        try:
+            checkpoint = self._started.checkpoint
+            self._started.inputs.look_for_losses(self._started.positions.after(checkpoint.next_batch() - 1))
+        except StrandlineError as named:
+            return named
+        return failure
 
     def _at_boundary(self) -> bool:
         """No batch is running, and the last one's checkpoint file is there: stopping now interrupts nothing."""
@@ -246,14 +287,22 @@ class RunningAttempt:
         identity = self._started.identity
         self._ledger.batches.complete(identity.pipeline, identity.strand, result.batch)
         self._completed = result.batch
+        self._outage.recovered()
+        self._tell_groups(result)
         if time.monotonic() >= self._next_report or self._ending is not None:
             self._next_report = time.monotonic() + _REPORT_EVERY
             self._reporter.progress(self._progress(result))
+
+    def _tell_groups(self, result: BatchResult) -> None:
+        self._groups_told = self._started.inputs.commit_groups(result.end)
+        reach(CrashPoint.GROUPS_COMMITTED, result.batch)
 
     def _settle(self) -> None:
         """After the query ended, Spark may still be about to have written the last commit file."""
         if self._failure is None and self._returned is not None:
             self._follow_up()
+            if not self._groups_told and self._returned.batch <= self._completed:
+                self._tell_groups(self._returned)  # the cluster was away when the batch completed
 
     def _drained(self) -> bool:
         """Spark's available-now ends after one generator batch; go on until every source says it is done."""
@@ -268,6 +317,7 @@ class RunningAttempt:
         result = self._returned
         if result is None:
             return json.dumps({"batches": 0, "rows": 0})
+        lags = self._lags(result)
         return json.dumps(
             {
                 "batch": result.batch,
@@ -275,24 +325,27 @@ class RunningAttempt:
                 "rows": self._rows,
                 "offsets": result.end.human(None),
                 "snapshots": {table: str(snapshot) for table, snapshot in dict(self._snapshots).items()},
-                "lag": self._lag(result),
+                "delivered": dict(self._delivered),
+                "lag": ", ".join(map(str, lags.values())) or None,
+                "lag_by_source": {name: vars(lag) for name, lag in lags.items()},
             }
         )
 
-    def _lag(self, result: BatchResult) -> str | None:
+    def _lags(self, result: BatchResult) -> dict[str, Lag]:
         end = dict(result.end.sources)
         try:
-            lags = [reader.lag(end.get(name)) for name, reader in self._started.readers.items()]
+            lags = {name: reader.lag(end.get(name)) for name, reader in self._started.readers.items()}
         except OSError:
-            return None  # a source that cannot be listed now; the batch that reads it will say so
-        return ", ".join(lag for lag in lags if lag is not None) or None
+            return {}  # a source that cannot be listed now; the batch that reads it will say so
+        return {name: lag for name, lag in lags.items() if lag is not None}
 
     def _progress(self, result: BatchResult) -> Progress:
         assert self._query is not None
         told: Any = self._query.lastProgress
         state = sum(int(op["numRowsTotal"]) for op in told["stateOperators"]) if told and told["stateOperators"] else None
         rate = result.rows / result.seconds if result.seconds > 0 else 0.0
-        return Progress(result, rate, result.end.human(result.start), self._lag(result), state)
+        lag = ", ".join(map(str, self._lags(result).values())) or None
+        return Progress(result, rate, result.end.human(result.start), lag, state)
 
     def _take_requests(self) -> None:
         for request in self._ledger.requests.open(self._started.pipeline.name, self._started.attempt.number):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,27 +12,34 @@ from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.storage import storage_at
 from strandline.ledger import Ledger
 from strandline.ledger.records import Attempt, AttemptStatus, Intent, IntentState, StagedFile
+from strandline.messaging.cluster import Cluster
+from strandline.messaging.connection import KafkaConnection, connect_to
 from strandline.model.definition import Pipeline, TableSink
 from strandline.model.errors import AlreadyRunning, EnvironmentProblem, NotFound
 from strandline.model.fence import latest
-from strandline.model.stamp import Holder
+from strandline.model.kafka import TopicSink
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.stamp import TOPICS_FACT, Holder
 from strandline.model.times import utc_now
 from strandline.project.config import Project
 from strandline.project.loader import code_fingerprint
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
 from strandline.runtime.claims import NEW_STRAND, Claims
 from strandline.runtime.dataflow import Dataflow, Output, Role, build
+from strandline.runtime.kafka_inputs import KafkaInputs
 from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.liveness import Liveness, liveness_of, process_is_gone, this_process
 from strandline.runtime.options import Allowances
 from strandline.runtime.positions import Positions
-from strandline.runtime.protocol import CommitProtocol, Identity, TableChain, commit_record
+from strandline.runtime.protocol import CommitProtocol, Identity, Prover, TableChain, commit_record
 from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Reporter
-from strandline.runtime.sources import SourceReader, reader_for
+from strandline.runtime.sources import SourceReader, readers_of
+from strandline.runtime.topics import TopicChain, check_columns, topic_chain
 from strandline.runtime.upsert import BRANCH_PREFIX
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.jvm import JvmTable
+from strandline.tables.view import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +58,18 @@ class Started:
     positions: Positions
     readers: dict[str, SourceReader]
     lateness: LateWatermark
+    inputs: KafkaInputs
+    topics: tuple[TopicChain, ...]
+
+    def connections(self) -> list[KafkaConnection]:
+        """Every Kafka cluster this attempt depends on, once."""
+        used = [reader.connection for reader in self.inputs.readers.values()] + [topic.connection for topic in self.topics]
+        return list({connection.bootstrap: connection for connection in used}.values())
+
+    def close(self) -> None:
+        self.inputs.close()
+        for topic in self.topics:
+            topic.close()
 
 
 @dataclass(frozen=True)
@@ -58,19 +79,23 @@ class Registered:
     attempt: Attempt
     checkpoint: Checkpoint
     strand: str
+    readers: dict[str, SourceReader]
     boundary_reason: str | None
     """Why the tables must be claimed by a boundary; None when the last holder is provably gone."""
+    witnessed_topics: dict[str, str]
+    """Ids of the input topics as the newest snapshot tells them: what is left when the ledger is lost."""
 
 
 def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowances, reporter: Reporter) -> Registered:
     """The checks that need no engine, then the next attempt number."""
-    for name, source in pipeline.sources.items():
-        reader_for(project, name, source).check()
+    readers = readers_of(project, pipeline)
+    for reader in readers.values():
+        reader.check()
     side = f"{pipeline.side_table_base}__"
-    if unknown := {name for name in allow.start_tables if name not in pipeline.tables() and not name.startswith(side)}:
+    if unknown := {name for name in allow.start_tables if name not in pipeline.outputs() and not name.startswith(side)}:
         raise NotFound(
-            f"pipeline '{pipeline.name}' writes {', '.join(pipeline.tables())}, not {', '.join(sorted(unknown))}",
-            next_command=f"strandline run {pipeline.name} --start-table {pipeline.tables()[0]}",
+            f"pipeline '{pipeline.name}' writes {', '.join(pipeline.outputs())}, not {', '.join(sorted(unknown))}",
+            next_command=f"strandline run {pipeline.name} --start-table {pipeline.outputs()[0]}",
         )
     previous = ledger.attempts.latest(pipeline.name)
     state = liveness_of(previous) if previous else Liveness.ENDED
@@ -97,7 +122,7 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         replaces=previous.number if previous and state is not Liveness.ENDED else None,
         process=this_process(),
         code=code_fingerprint(pipeline),
-        tables=pipeline.tables(),
+        tables=pipeline.outputs(),
     )
     if attempt is None:
         winner = ledger.attempts.latest(pipeline.name)
@@ -110,7 +135,16 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         raise EnvironmentProblem(
             f"the checkpoint folder {checkpoint.location} cannot be written: {error.strerror}", next_command="strandline doctor"
         ) from error
-    return Registered(attempt, checkpoint, strand, reason)
+    return Registered(attempt, checkpoint, strand, readers, reason, _witnessed_topics(ours, strand))
+
+
+def _witnessed_topics(views: Sequence[TableView], strand: str) -> dict[str, str]:
+    for view in views:
+        for snapshot in view.ancestors():
+            stamp = snapshot.stamp
+            if stamp is not None and stamp.strand == strand and TOPICS_FACT in stamp.extra:
+                return {str(topic): str(known) for topic, known in json.loads(stamp.extra[TOPICS_FACT]).items()}
+    return {}
 
 
 def _why_claim(
@@ -141,27 +175,93 @@ def start(
     """Build the query, prepare the tables, check that everything agrees, claim what must be claimed."""
     attempt, checkpoint = registered.attempt, registered.checkpoint
     identity = Identity(pipeline.name, registered.strand, Holder(attempt.number, attempt.id), attempt.code)
-    readers = {name: reader_for(project, name, source) for name, source in pipeline.sources.items()}
+    readers = registered.readers
     lateness = LateWatermark(checkpoint.location, attempt.number)
     lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
-    dataflow = build(spark, pipeline, readers, lateness)
-    positions = Positions(pipeline.name, registered.strand, checkpoint, ledger, readers, dataflow.source_lines)
     facts = facts_of(checkpoint)
+    inputs = KafkaInputs.of(readers, identity, ledger, reporter)
+    inputs.accept(facts.next_batch, allow.accept_gaps)
+    origin = _origin_of(checkpoint, facts, readers)
+    dataflow = build(spark, pipeline, readers, origin, lateness)
+    positions = Positions(pipeline.name, registered.strand, checkpoint, ledger, readers, dataflow.source_lines, origin)
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
+    last = positions.after(facts.next_batch - 1) or ORIGIN
+    inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps)
     claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow)
-    outputs = [output for output in dataflow.outputs if output.sink is not None]
-    ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in outputs if output.sink])
+    ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in dataflow.outputs if output.sink])
+    topics = [(output, _open_topic(project, pipeline.name, output)) for output in dataflow.outputs if isinstance(output.sink, TopicSink)]
     chains: list[tuple[Output, TableChain]] = []
-    for output in outputs:
-        assert output.sink is not None
+    for output in dataflow.outputs:
+        if not isinstance(output.sink, TableSink):
+            continue
         chain = _open_table(spark, project, output.sink, output, claims)
         reason = claims.settle_with(chain, is_side_table=output.role is not Role.DATA)
         if reason is not None:
             reporter.say(f"boundary ({reason}) written to table '{chain.sink.name}': older attempts can no longer commit")
         chains.append((output, chain))
-    protocol = CommitProtocol(identity, dataflow, chains, positions, ledger)
-    return Started(pipeline, attempt, identity, dataflow, protocol, checkpoint, positions, readers, lateness)
+    for _, topic in topics:
+        claims.settle_with_topic(topic)
+    inputs.compare_groups(last)
+    if facts.next_batch > 0:
+        inputs.commit_groups(last)  # what the last attempt completed and could not tell any more
+    gaps = ledger.gaps.of_strand(pipeline.name, registered.strand)
+    protocol = CommitProtocol(identity, dataflow, chains, topics, positions, ledger, _prover(readers), gaps)
+    return Started(
+        pipeline,
+        attempt,
+        identity,
+        dataflow,
+        protocol,
+        checkpoint,
+        positions,
+        readers,
+        lateness,
+        inputs,
+        tuple(topic for _, topic in topics),
+    )
+
+
+def _origin_of(checkpoint: Checkpoint, facts: CheckpointFacts, readers: Mapping[str, SourceReader]) -> Offsets:
+    """Where the strand began: as it was fixed at its first start, or fixed now."""
+    known = checkpoint.origin()
+    if known is not None or facts.next_batch > 0 or facts.last_planned is not None:
+        return known or ORIGIN
+    origin = Offsets.of({name: reader.begin() for name, reader in readers.items()})
+    if not origin.is_origin:
+        checkpoint.give_origin(origin)
+    return origin
+
+
+def _prover(readers: Mapping[str, SourceReader]) -> Prover:
+    def prove(start: Offsets, end: Offsets) -> dict[str, str]:
+        before, after = dict(start.sources), dict(end.sources)
+        facts: dict[str, dict[str, object]] = {}
+        for name, reader in readers.items():
+            for kind, by_topic in reader.prove(before.get(name), after.get(name)).items():
+                facts.setdefault(kind, {}).update(by_topic)
+        return {kind: json.dumps(by_topic, sort_keys=True) for kind, by_topic in facts.items()}
+
+    return prove
+
+
+def _open_topic(project: Project, pipeline: str, output: Output) -> TopicChain:
+    """Check that the topic can be written; it is claimed after the tables, which are committed before it."""
+    sink = output.sink
+    assert isinstance(sink, TopicSink)
+    check_columns(output.frame, sink)
+    connection = connect_to(project, sink.access)
+    cluster = Cluster(connection)
+    try:
+        facts = cluster.facts([sink.topic]).get(sink.topic)
+    finally:
+        cluster.close()
+    if facts is None:
+        raise NotFound(
+            f"output topic '{sink.topic}' does not exist on the Kafka cluster at {connection.bootstrap}",
+            next_command=f"create topic '{sink.topic}', then run again",
+        )
+    return topic_chain(sink, connection, facts.id, pipeline)
 
 
 def _open_table(spark: SparkSession, project: Project, sink: TableSink, output: Output, claims: Claims) -> TableChain:

@@ -1,4 +1,4 @@
-"""Pytest fixtures: one Spark session per test run, a fresh project per test."""
+"""Pytest fixtures: one Spark session and one Kafka broker per test run, a fresh project per test."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from strandline.testing.projects import write_sandbox
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from strandline.testing.kafka import KafkaForTests
 
 
 @dataclass
@@ -93,3 +95,13 @@ def sandbox(tmp_path: Path, spark_home: SparkSession) -> Sandbox:
     fresh = Sandbox(tmp_path, spark_home, project)
     fresh.configure()
     return fresh
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaForTests]:
+    """One Kafka broker for the whole test run; a test that kills it brings it back (`with kafka.outage():`)."""
+    from strandline.testing.kafka import KafkaForTests  # loads Kafka's client, which most tests do not need
+
+    broker = KafkaForTests(tmp_path_factory.mktemp("kafka"))
+    yield broker
+    broker.stop()

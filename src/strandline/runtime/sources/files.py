@@ -11,17 +11,20 @@ from strandline.checkpoints.file_log import FileLog
 from strandline.checkpoints.storage import Storage
 from strandline.model.definition import FilesSource
 from strandline.model.errors import SourceProblem
-from strandline.model.offsets import FilesPosition, Position
-from strandline.runtime.sources.reader import CORRUPT_COLUMN, FILE_COLUMN, SOURCE_OPTION, PositionReader
+from strandline.model.positions import FilesPosition, Position
+from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_CORRUPT = "_corrupt_record"
+_FILE = "__strandline_file"
 
-class FilesReader:
+
+class FilesReader(LocalReader):
     def __init__(self, name: str, source: FilesSource, location: str) -> None:
         self.name = name
-        self.quarantines = source.malformed == "quarantine"
+        self._quarantines = source.malformed == "quarantine"
         self._source = source
         self._location = location
 
@@ -35,20 +38,34 @@ class FilesReader:
         if not os.access(folder, os.R_OK | os.X_OK):
             raise SourceProblem(f"source '{self.name}': {folder} cannot be read by this user", next_command=f"chmod u+rx {folder}")
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, origin: Position | None) -> SourceRows:
         schema = self._source.schema
         reader = spark.readStream.format(self._source.format).option(SOURCE_OPTION, self.name)
         if self._source.format in ("json", "csv"):
-            if self.quarantines:
-                schema = f"{schema}, {CORRUPT_COLUMN} string"
-                reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
+            if self._quarantines:
+                schema = f"{schema}, {_CORRUPT} string"
+                reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
             else:
                 reader = reader.option("mode", "FAILFAST")
         if self._source.max_files_per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self._source.max_files_per_batch)
         rows = reader.schema(schema).options(**self._source.options).load(self._location)
         # Asked for here and not where it is used: Spark would take the two branches for two sources otherwise.
-        return rows.selectExpr("*", f"_metadata.file_path as {FILE_COLUMN}") if self.quarantines else rows
+        if not self._quarantines:
+            return SourceRows(rows)
+        rows = rows.selectExpr("*", f"_metadata.file_path as {_FILE}")
+        return SourceRows(rows.where(f"{_CORRUPT} is null").drop(_CORRUPT, _FILE), self._malformed(rows))
+
+    def _malformed(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        parsed = F.struct(*[F.col(f"`{name}`") for name in rows.columns if name not in (_CORRUPT, _FILE)])
+        return rows.where(f"{_CORRUPT} is not null").select(
+            F.lit(self.name).alias("source"),
+            F.col(_FILE).alias("file"),
+            F.col(_CORRUPT).alias("record"),
+            F.to_json(parsed).alias("understood"),  # what could be parsed; Spark also refuses to read the corrupt column alone
+        )
 
     def positions(self, checkpoint: Storage, index: int) -> PositionReader:
         log = FileLog(checkpoint, index)
@@ -57,9 +74,9 @@ class FilesReader:
     def exhausted(self, position: Position | None) -> bool:
         return True  # Spark's own available-now trigger reads every file that is there
 
-    def lag(self, position: Position | None) -> str | None:
+    def lag(self, position: Position | None) -> Lag | None:
         if "://" in self._location:
             return None
         there = sum(1 for entry in os.scandir(self._location) if entry.is_file() and entry.name[0] not in "._")
         read = position.files if isinstance(position, FilesPosition) else 0
-        return f"{max(0, there - read)} files"
+        return Lag(max(0, there - read), "files")

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 
 from strandline.checkpoints.storage import Storage
 from strandline.model.definition import GeneratorSource
-from strandline.model.offsets import GeneratorPosition, Position
-from strandline.runtime.sources.reader import SOURCE_OPTION, PositionReader
+from strandline.model.positions import GeneratorPosition, Position
+from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _WHOLE = 2**32
 """CRC-32 is uniform over this many values: a share p of events is those with a hash below p × 2³²."""
 
 
-class GeneratorReader:
-    quarantines = False
-
+class GeneratorReader(LocalReader):
     def __init__(self, name: str, source: GeneratorSource) -> None:
         self.name = name
         self._source = source
@@ -31,7 +29,7 @@ class GeneratorReader:
     def check(self) -> None:
         """Nothing outside this process is needed."""
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, origin: Position | None) -> SourceRows:
         s = self._source
         counted = (
             spark.readStream.format("rate-micro-batch")
@@ -51,13 +49,14 @@ class GeneratorReader:
         event = counted.selectExpr("value as seq", f"if({repeats}, value - ({reach}), value) as n")
         lateness = f"if({chance('late', 'n')} < {int(s.late * _WHOLE)}, {int(s.late_by.total_seconds() * 1000)}, 0)"
         jitter = f"if({chance('order', 'n')} < {int(s.out_of_order * _WHOLE)}, {chance('jitter', 'n')} % {s.JITTER_MS}, 0)"
-        return event.selectExpr(
+        orders = event.selectExpr(
             "seq",
             "concat('o-', lpad(cast(n as string), 9, '0')) as order_id",
             f"concat('c-', lpad(cast({chance('customer', 'n')} % {s.CUSTOMERS} as string), 3, '0')) as customer",
             f"({chance('amount', 'n')} % 100000) / 100d as amount",
             f"timestamp_millis({s.start_ms} + cast(floor(n * {1000 / s.rate}d) as bigint) - {lateness} - {jitter}) as placed_at",
         )
+        return SourceRows(orders)
 
     def positions(self, checkpoint: Storage, index: int) -> PositionReader:
         def position(line: str) -> GeneratorPosition:
@@ -71,8 +70,8 @@ class GeneratorReader:
             return True
         return isinstance(position, GeneratorPosition) and position.offset >= self._source.total
 
-    def lag(self, position: Position | None) -> str | None:
+    def lag(self, position: Position | None) -> Lag | None:
         if self._source.total is None:
             return None
         read = position.offset if isinstance(position, GeneratorPosition) else 0
-        return f"{max(0, self._source.total - read)} events"
+        return Lag(max(0, self._source.total - read), "events")
