@@ -143,8 +143,12 @@ def test_the_public_surface_is_pinned() -> None:
         "checkpoint",
         "files",
         "generator",
+        "kafka",
         "pipeline",
+        "registry",
+        "secret",
         "table",
+        "topic",
     ]
     assert all(hasattr(strandline, name) for name in strandline.__all__)
 

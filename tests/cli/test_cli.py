@@ -49,7 +49,7 @@ def test_invalid_configuration_names_file_line_and_allowed_values(project: Path)
 
     said = assert_refused(project, "status", code=2, says="strandline.yaml is not valid")
 
-    assert "line 11: profiles.local.colour: unknown key; allowed: catalog, checkpoints, ledger" in said
+    assert "line 11: profiles.local.colour: unknown key; allowed: catalog, checkpoints, kafka, ledger" in said
 
 
 def test_unknown_pipeline_suggests_the_nearest(project: Path) -> None:

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from strandline.runtime.broker import Broker
+
 ROOT = Path(__file__).parents[2]
 
 BY_NAME_ONLY = ("make demo", "make test", "make bench", "pip install", "strandline demo")
@@ -143,6 +145,8 @@ class Desk:
 
     def run(self, command: str, reader: Reader) -> tuple[int, str]:
         """Type a `strandline run`, or put back what it made when another page typed it on the same files."""
+        if any(self._brokers("bootstrap")):
+            return reader.type(command)  # a running broker cannot be put back, and its files change while they are copied
         key = f"{command} in {reader.folder} on {self._content()}"
         if key in self._kept:
             self.clear()
@@ -153,6 +157,14 @@ class Desk:
             self._kept[key] = self._root / f"kept-{len(self._kept)}"
             shutil.copytree(self.folder, self._kept[key])
         return code, said
+
+    def stop_brokers(self) -> None:
+        """A broker outlives the terminal where it was started; whatever became of the page, none stays behind."""
+        for file in self._brokers("state.json"):
+            Broker(file.parent).down()
+
+    def _brokers(self, file: str) -> list[Path]:
+        return list(self.folder.rglob(f".strandline/kafka/{file}"))
 
     def _content(self) -> str:
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]

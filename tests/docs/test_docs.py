@@ -44,8 +44,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 def reader(desk: Desk, tmp_path: Path) -> Iterator[Reader]:
     desk.clear()
     someone = Reader(desk.folder, tmp_path / "screen")
-    yield someone
-    someone.leave()
+    try:
+        yield someone
+        someone.leave()
+    finally:
+        desk.stop_brokers()
 
 
 # -- following a page ----------------------------------------------------------------------------------------
@@ -159,9 +162,16 @@ def commands() -> list[str]:
     return sorted(group.commands)
 
 
+def whole_commands() -> list[str]:
+    """With the second word of those that are groups, such as ``kafka up``."""
+    group = typer.main.get_group(app)
+    below = {name: sorted(getattr(command, "commands", {})) for name, command in group.commands.items()}
+    return sorted(f"{name} {word}".strip() for name, words in below.items() for word in words or [""])
+
+
 @functools.cache
 def help_of(command: str) -> str:
-    words = [sys.executable, "-m", "strandline.cli.main", command, "--help"]
+    words = [sys.executable, "-m", "strandline.cli.main", *command.split(), "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
@@ -169,6 +179,8 @@ def test_every_command_is_explained_in_the_readme_and_every_option_in_the_docs()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for command in commands():
         assert f"`strandline {command}`" in readme
+    for command in whole_commands():
+        assert f"| `strandline {command}" in WORDS
         options = set(re.findall(r"^\s+(--[a-z-]+)", help_of(command), re.MULTILINE)) - {"--help"}
         missing = [option for option in sorted(options) if f"strandline {command} {option}" not in WORDS]
         assert not missing, f"strandline {command}: {missing}"
@@ -177,7 +189,8 @@ def test_every_command_is_explained_in_the_readme_and_every_option_in_the_docs()
 
 
 def test_every_option_that_the_docs_name_exists() -> None:
-    for command, option in set(re.findall(r"`strandline ([a-z]+)[^`\n]* (--[a-z-]+)", WORDS)):
+    for words, option in set(re.findall(r"`strandline ([a-z]+[^`\n]*) (--[a-z-]+)", WORDS)):
+        command = next(known for known in whole_commands() if f"{words} ".startswith(f"{known} "))
         assert option in help_of(command), f"strandline {command} {option}"
 
 

@@ -23,12 +23,14 @@ from strandline.ledger.records import (
     AttemptStatus,
     BatchRecord,
     CommitRecord,
+    Delivery,
     Intent,
     IntentState,
     ProcessIdentity,
     StagedFile,
 )
 from strandline.ledger.requests import CANCEL, STOP
+from strandline.model.continuity import Gap, TopicFacts
 from strandline.model.errors import LedgerUnavailable
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -633,6 +635,39 @@ def test_a_ledger_of_version_1_is_written_on(version_1: Path) -> None:
 
     assert len(ledger.commits.of_table("shop.orders")) == 2
     ledger.close()
+
+
+def test_a_ledger_of_version_2_tells_of_topics_gaps_and_deliveries(tmp_path: Path) -> None:
+    copy = tmp_path / "ledger-v2.db"
+    shutil.copy(FIXTURES / "ledger-v2.db", copy)
+    ledger = open_ledger(f"sqlite:///{copy}")
+
+    assert ledger.topics.latest("orders", "strand-1") == {"orders": TopicFacts("topic-id", {0: (0, 7), 1: (2, 9)})}
+    assert ledger.gaps.of_strand("orders", "strand-1") == [(1, Gap("orders", 1, 2, 4))]
+    assert ledger.gaps.of_batches("orders", "strand-1", 1, 5) == []
+    (delivery,) = ledger.deliveries.of_topic("kafka:out")
+    assert (delivery.batch, delivery.rows, delivery.delivery, delivery.topic_id) == (0, 7, "exactly_once", "out-id")
+    assert ledger.deliveries.last("orders", "strand-1", "kafka:out") == delivery
+    assert ledger.deliveries.last("orders", "strand-2", "kafka:out") is None
+    ledger.close()
+
+
+def test_the_newest_description_of_a_topic_counts(ledger: Ledger) -> None:
+    ledger.topics.record("orders", "s", 1, {"a": TopicFacts("id-1", {0: (0, 1)})})
+    ledger.topics.record("orders", "s", 2, {"a": TopicFacts("id-1", {0: (0, 1), 1: (0, 0)})})
+
+    assert set(ledger.topics.latest("orders", "s")["a"].bounds) == {0, 1}
+    assert ledger.topics.latest("orders", "other") == {}
+
+
+def test_a_gap_and_a_delivery_are_recorded_once(ledger: Ledger) -> None:
+    (delivery,) = [Delivery("kafka:o", "i", "p", "s", 1, "h", 3, "{}", "{}", "d", 5, "exactly_once", "c", "2026-01-01T00:00:00.000Z")]
+    for _ in range(2):
+        ledger.gaps.accept("p", "s", 1, 3, [Gap("t", 0, 1, 2)])
+        ledger.deliveries.record(delivery)
+
+    assert ledger.gaps.of_strand("p", "s") == [(3, Gap("t", 0, 1, 2))]
+    assert ledger.deliveries.of_topic("kafka:o") == [delivery]
 
 
 def test_an_upgraded_ledger_has_the_columns_of_a_new_one(version_1: Path, file: Path, ledger: Ledger) -> None:

@@ -198,7 +198,7 @@ def test_a_wrong_checkpoint_policy(make: Callable[[], object], message: str) -> 
         (lambda: declare(sink=None, sinks={}), "pipeline 'one' has no sink"),
         (
             lambda: declare(sink=None, sinks={"a": TABLE, "b": sl.table("shop.orders")}),
-            "pipeline 'one' writes the same table twice: shop.orders, shop.orders",
+            "pipeline 'one' writes the same output twice: shop.orders, shop.orders",
         ),
         (lambda: declare(late="ignore"), "pipeline 'one': late is 'ignore'; allowed: drop, side_table, label"),
         (lambda: declare(output_mode="complete"), "pipeline 'one': output_mode is 'complete'; allowed: append, update"),

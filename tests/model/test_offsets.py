@@ -9,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.model.offsets import ORIGIN, Break, Offsets, chain_break
-from strandline.model.positions import FilesPosition, GeneratorPosition, Order, Position, chain_hash
+from strandline.model.positions import FilesPosition, GeneratorPosition, KafkaPosition, Order, Position, chain_hash
 
 files = st.builds(FilesPosition, log=st.integers(-1, 50), files=st.integers(0, 500), chain=st.text("0123456789abcdef", max_size=32))
 generators = st.builds(GeneratorPosition, offset=st.integers(0, 10**9), timestamp=st.integers(0, 10**13))
-positions: st.SearchStrategy[Position] = files | generators
+topics = st.dictionaries(
+    st.sampled_from(["a", "b"]), st.dictionaries(st.integers(0, 3), st.integers(0, 99), min_size=1, max_size=3), max_size=2
+)
+kafkas = topics.map(KafkaPosition.of)
+positions: st.SearchStrategy[Position] = files | generators | kafkas
 names = st.text(min_size=1, max_size=8)
 offsets = st.dictionaries(names, st.none() | positions, max_size=4).map(Offsets.of)
 
@@ -33,6 +37,33 @@ def test_order_says_where_the_other_position_lies() -> None:
     assert here.order(FilesPosition(2, 11, "bb")) is Order.BEFORE
     assert GeneratorPosition(10, 5).order(GeneratorPosition(20, 6)) is Order.AFTER
     assert GeneratorPosition(10, 5).order(GeneratorPosition(5, 4)) is Order.BEFORE
+
+
+def test_kafka_positions_are_compared_partition_by_partition() -> None:
+    here = KafkaPosition.of({"orders": {0: 10, 1: 5}})
+
+    assert here.order(KafkaPosition.of({"orders": {1: 5, 0: 10}})) is Order.SAME
+    assert here.order(KafkaPosition.of({"orders": {0: 12, 1: 5}})) is Order.AFTER
+    assert here.order(KafkaPosition.of({"orders": {0: 10, 1: 5, 2: 0}})) is Order.AFTER, "a new partition"
+    assert here.order(KafkaPosition.of({"orders": {0: 9, 1: 5}})) is Order.BEFORE
+    assert here.order(KafkaPosition.of({"orders": {0: 10}})) is Order.BEFORE
+    assert here.order(KafkaPosition.of({"orders": {0: 12, 1: 4}})) is Order.UNRELATED
+
+
+def test_kafka_ranges_in_human_form() -> None:
+    before, after = KafkaPosition.of({"orders": {0: 120, 1: 7}}), KafkaPosition.of({"orders": {0: 240, 1: 7, 2: 3}})
+
+    assert after.human(before) == "orders[0] 120–240, orders[2] 0–3"
+    assert after.human(after) == "orders at [0] 240, [1] 7, [2] 3"
+    many = KafkaPosition.of({"orders": dict.fromkeys(range(20), 5)})
+    assert many.human(None) == "orders: 100 offsets in 20 partitions"
+
+
+@given(kafkas, kafkas)
+def test_the_order_of_kafka_positions_is_mirrored(one: KafkaPosition, other: KafkaPosition) -> None:
+    mirror = {Order.AFTER: Order.BEFORE, Order.BEFORE: Order.AFTER}
+
+    assert other.order(one) is mirror.get(one.order(other), one.order(other))
 
 
 def test_as_many_files_but_other_files_are_unrelated() -> None:

@@ -5,6 +5,8 @@ Three rules carry it:
 1. A producer is initialised *before* the marker is read. That ends whatever an older producer had under way, so what is
    read then cannot change any more, except by a producer that fences this one.
 2. The marker is committed with the rows or not at all. After a crash, or a commit whose outcome is unknown, it tells the truth.
+   So it is also read back after each commit: a broker says "committed" before it has told the partitions, and one that dies
+   in between may forget to (KAFKA-20734).
 3. After any failure the producer is thrown away. The next `open` begins anew at rule 1.
 
 An older process that opens later fences us too, but finds our claim and stops; we open again and go on. So `TopicFenced`
@@ -14,11 +16,14 @@ is a reason to look, not yet to stop: the marker's holder decides.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -53,10 +58,13 @@ BATCH_BYTES = 262_144
 SLICE = 1.0
 """Seconds inside the client per call: it hears no Ctrl-C there."""
 
+MARKER_PATIENCE = 10.0
+"""Seconds for the marker to be taken: a healthy cluster needs milliseconds. Longer outages are waited out by the caller."""
+
 ABORT_PATIENCE = 10.0
 """Aborting is a courtesy to readers: the next `open`, or the broker's timeout, does it as well."""
 
-_LOG = logging.getLogger("strandline.kafka")
+_LOG = logging.getLogger("strandline.messaging")
 _LOG.addHandler(logging.NullHandler())  # without one, the client's last words go to stderr
 
 _FENCED = frozenset([KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH])
@@ -113,6 +121,11 @@ _HINTS = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise the broker's transaction.max.timeout.ms",
 }
 
+_INVISIBLE = "; nothing of the batch is visible"
+
+_CLIENT_ERRORS = (KafkaException, SystemError)
+"""A fatal error, such as being fenced, may come as either; see `_reason`."""
+
 _T = TypeVar("_T")
 
 
@@ -125,7 +138,7 @@ class TopicProblem(Exception):
 
 
 class TopicFenced(TopicProblem):
-    """Another producer was initialised after ours. Usually nothing is visible, but an answer may have been lost before: look."""
+    """Another producer was initialised after ours, or our transaction took too long. Most likely nothing is visible: look."""
 
 
 class TopicOutcomeUnknown(TopicProblem):
@@ -133,11 +146,11 @@ class TopicOutcomeUnknown(TopicProblem):
 
 
 class TopicUnavailable(TopicProblem):
-    """The cluster did not answer in time, or ended the transaction; nothing is visible."""
+    """The cluster did not answer in time, or ended the transaction; nothing of the batch is visible. From `open`: nothing was learnt."""
 
 
 class TopicRejected(TopicProblem):
-    """The cluster refuses these rows, or us; nothing is visible, and trying again will not help."""
+    """The cluster refuses these rows, or us: nothing of the batch is visible, and trying again will not help."""
 
 
 @dataclass
@@ -159,10 +172,30 @@ class _Reports:
 
 
 @dataclass
+class _Outcome:
+    """How a call on another thread ended, if it did."""
+
+    returned: bool = False
+    error: BaseException | None = None
+
+    def running(self, call: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - handed over to the thread that asked
+                self.error = error
+            self.returned = True
+
+        return run
+
+
+@dataclass
 class _Session:
     """One initialised producer, good until its first failure."""
 
     producer: Producer
+    reader: Consumer
+    """Reads the marker. It never subscribes."""
     group: Any
     """The marker's group, in the form that transactions take."""
     partitions: int
@@ -197,22 +230,32 @@ class TransactionalTopic:
         """Fence every older producer, end what it had under way, then read what the topic holds."""
         self.close()
         reports = _Reports()
-        settings = self._connection.client(group_id=self.marker_group, enable_auto_commit=False, error_cb=reports.errs)
-        # read_committed makes the broker hold its answer back while a transaction's offsets are pending.
-        reader = Consumer({**settings, "isolation.level": "read_committed", "logger": _LOG})
+        reader = self._new_reader("read_committed", reports)
         try:
             partitions = self._patiently(lambda seconds: self._count_partitions(reader, seconds))
-            self._session = _Session(self._new_producer(reports), reader.consumer_group_metadata(), partitions, reports)
+            self._session = _Session(self._new_producer(reports), reader, reader.consumer_group_metadata(), partitions, reports)
             self._patiently(self._session.producer.init_transactions)
-            return self._patiently(lambda seconds: self._read_marker(reader, seconds))
-        except KafkaException as error:
-            reader.poll(0)  # serves what the client has to tell
-            raise self._refused(error.args[0], reports) from error
+            place = self._patiently(lambda seconds: self._read_marker(reader, seconds))
+            return decode_marker(self.topic, place.offset, place.metadata) if place.offset >= 0 else None
+        except _CLIENT_ERRORS as error:
+            reader.poll(0)  # lets the client tell its connection errors
+            if self._session is not None:
+                self._say_why(self._session)
+            raise (self._hanging() or self._refused(_reason(error), reports)) from error
         except BaseException:
             self.close()
             raise
-        finally:
-            reader.close()
+
+    def _new_reader(self, isolation: str, reports: _Reports) -> Consumer:
+        """`read_committed` makes the broker hold its answer back while a transaction's offsets are pending."""
+        settings = self._connection.client(
+            group_id=self.marker_group,
+            isolation_level=isolation,
+            enable_auto_commit=False,
+            retry_backoff_ms=5,  # a commit needs some milliseconds to become readable; the default of 100 would be felt in every batch
+            error_cb=reports.errs,
+        )
+        return Consumer({**settings, "logger": _LOG})
 
     def _count_partitions(self, reader: Consumer, seconds: float) -> int:
         # Asked by a consumer: a producer's question would create the topic where clusters do that.
@@ -221,11 +264,11 @@ class TransactionalTopic:
             raise KafkaException(found.error)
         return len(found.partitions)
 
-    def _read_marker(self, reader: Consumer, seconds: float) -> Marker | None:
+    def _read_marker(self, reader: Consumer, seconds: float) -> TopicPartition:
         (place,) = reader.committed([TopicPartition(self.topic, 0)], seconds)
         if place.error is not None:
             raise KafkaException(place.error)
-        return decode_marker(self.topic, place.offset, place.metadata) if place.offset >= 0 else None
+        return place
 
     def _new_producer(self, reports: _Reports) -> Producer:
         timeout = int(self._timeout.total_seconds() * 1000)
@@ -234,7 +277,7 @@ class TransactionalTopic:
             transaction_timeout_ms=timeout,
             message_timeout_ms=timeout,  # how long to wait for a broker is decided here, by `give_up_after`
             # The client waits this long for a dead coordinator, whatever it is told when asked to send offsets.
-            socket_timeout_ms=min(int(self._patience * 1000), 60_000),
+            socket_timeout_ms=min(int(self._patience * 1000), 10_000, timeout),
             partitioner=self._partitioner,
             compression_type="lz4",
             linger_ms=20,
@@ -265,9 +308,10 @@ class TransactionalTopic:
     def claim(self, marker: Marker) -> None:
         """Put a marker without rows: an older process that opens later finds our attempt and stops."""
         session = self._opened()
-        self._begin(session)
-        self._send_marker(session, marker)
-        self._commit(session)
+        with self._aborted_by_errors(session):
+            self._begin(session)
+            self._send_marker(session, marker)
+        self._commit(session, marker)
 
     def write(
         self,
@@ -283,7 +327,7 @@ class TransactionalTopic:
         """
         session = self._opened()
         rows = 0
-        try:
+        with self._aborted_by_errors(session):
             for chunk in _chunks(batches):
                 if rows == 0:
                     self._begin(session)
@@ -293,24 +337,30 @@ class TransactionalTopic:
             if rows == 0:
                 return 0
             self._flush(session)
-            self._send_marker(session, marker_of_rows(rows))
+            marker = marker_of_rows(rows)
+            self._send_marker(session, marker)
             reached("sent")
+        self._commit(session, marker)
+        reached("committed")
+        return rows
+
+    @contextmanager
+    def _aborted_by_errors(self, session: _Session) -> Iterator[None]:
+        try:
+            yield
         except TopicProblem:
-            raise
+            raise  # which has done so
         except BaseException:
             if session.began:
                 self._abort(session)
             raise
-        self._commit(session)
-        reached("committed")
-        return rows
 
     def _begin(self, session: _Session) -> None:
         session.reports.failed = session.reports.trouble = None
         try:
             session.producer.begin_transaction()
-        except KafkaException as error:
-            raise self._failed(session, error.args[0]) from error
+        except _CLIENT_ERRORS as error:
+            raise self._failed(session, _reason(error)) from error
         session.began = time.monotonic()
 
     def _produce(self, session: _Session, chunk: pa.RecordBatch) -> None:
@@ -325,7 +375,7 @@ class TransactionalTopic:
             except BufferError:
                 self._wait_for_room(session, partial(produce, topic, *row))
             except KafkaException as error:
-                raise self._failed(session, error.args[0]) from error
+                raise self._failed(session, _reason(error)) from error
         self._serve(session, lambda: session.producer.poll(0))
 
     def _arguments(self, session: _Session, chunk: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -338,7 +388,7 @@ class TransactionalTopic:
         wrong = next((number for number in partitions if number is not None and not 0 <= number < session.partitions), None)
         if wrong is not None:  # -1 would mean "any" to the client
             self._abort(session)
-            raise TopicRejected(self._rejection(f"a row names partition {wrong}, the topic has 0 to {session.partitions - 1}"))
+            raise self._rejected(f"a row names partition {wrong}, the topic has 0 to {session.partitions - 1}", _INVISIBLE)
         headers = chunk.column("headers").to_pylist() if "headers" in names else nothing
         return (
             (value, key, -1 if partition is None else partition, None, None, 0, [(pair["key"], pair["value"]) for pair in pairs or ()])
@@ -363,37 +413,50 @@ class TransactionalTopic:
                 waiting, deadline = left, time.monotonic() + self._patience
             elif time.monotonic() > deadline:
                 raise self._failed(session, KafkaError(KafkaError._TIMED_OUT))
+        session.reports.trouble = None  # the broker has taken everything: whatever it was is over
 
     def _serve(self, session: _Session, call: Callable[[], int]) -> int:
         """Let the client call back, then see whether a delivery failed: the transaction is lost then, so stop early."""
         try:
             answer = call()
-        except KafkaException as error:
-            raise self._failed(session, error.args[0]) from error
-        except SystemError as error:
-            # The client raises a fatal error and then calls back with it still set, which Python does not forgive.
-            raise self._failed(session, session.reports.failed) from error
+        except _CLIENT_ERRORS as error:
+            raise self._failed(session, _reason(error)) from error
         if session.reports.failed is not None:
             raise self._failed(session, session.reports.failed)
         return answer
 
     def _send_marker(self, session: _Session, marker: Marker) -> None:
         place = TopicPartition(self.topic, 0, marker.offset, metadata=encode_marker(marker))
-        try:
-            # In one piece: unlike the others, this call does not go on where it was.
-            self._patiently(lambda seconds: session.producer.send_offsets_to_transaction([place], session.group, seconds), self._patience)
-        except KafkaException as error:
-            raise self._failed(session, error.args[0]) from error
+        limit = min(self._patience, MARKER_PATIENCE)
 
-    def _commit(self, session: _Session) -> None:
+        def send() -> None:
+            # In one piece: unlike the others, this call does not go on where it was.
+            self._patiently(lambda seconds: session.producer.send_offsets_to_transaction([place], session.group, seconds), limit, limit)
+
+        # On a thread of its own: this call may never return, whatever its time limit says. The client drops its handle of a
+        # broker that is missing from the cluster's metadata, as one is while it starts, but goes on to send offsets to it.
+        # The producer is given up then, with the thread that waits in it; the next `open` aborts what it had sent.
+        outcome = _Outcome()
+        call = Thread(target=outcome.running(send), name="strandline-marker", daemon=True)
+        call.start()
+        call.join(limit + 2.0)
+        if not outcome.returned:
+            raise self._refused(KafkaError(KafkaError._TIMED_OUT), session.reports, _INVISIBLE)
+        if outcome.error is not None:
+            if not isinstance(outcome.error, _CLIENT_ERRORS):
+                raise outcome.error
+            raise self._failed(session, _reason(outcome.error)) from outcome.error
+
+    def _commit(self, session: _Session, marker: Marker) -> None:
         try:
             self._patiently(session.producer.commit_transaction)
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if reason.code() in _FENCED:
-                raise self._failed(session, reason) from error
+            self._confirm(session, marker)
+        except _CLIENT_ERRORS as error:
+            reason = _reason(error)
             self._say_why(session)
             self.close()
+            if reason.code() in _FENCED:
+                raise self._fenced() from error
             raise TopicOutcomeUnknown(
                 CommitUnknown(
                     f"whether the transaction on topic '{self.topic}' was committed is unknown: {self._words(reason, session.reports)}",
@@ -405,80 +468,106 @@ class TransactionalTopic:
             raise
         session.began = 0.0
 
+    def _confirm(self, session: _Session, marker: Marker) -> None:
+        """Read the marker back. Another one is a newer process's, which has seen ours: let the caller look, too."""
+        session.reader.poll(0)  # serves what has gathered since the last time
+        if self._patiently(lambda seconds: self._read_marker(session.reader, seconds)).metadata != encode_marker(marker):
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+
     # -- when it fails -------------------------------------------------------------------------------------------
 
-    def _failed(self, session: _Session, reason: KafkaError | None) -> TopicProblem:
-        """Abort, and say what happened. The first error seen is often not the one that tells."""
+    def _failed(self, session: _Session, reason: KafkaError) -> TopicProblem:
+        """Before the commit: abort, and say what happened. The first error seen is often not the one that tells."""
         self._say_why(session)
         seen = [reason, session.reports.failed, self._state_of(session)]
-        lasted = time.monotonic() - session.began if session.began else 0.0
+        lasted = timedelta(seconds=time.monotonic() - session.began if session.began else 0.0)
         seen.append(self._abort(session))
         known = [error for error in seen if error is not None]
-        if any(error.code() in _FENCED for error in known):
-            # The broker also fences a producer whose transaction it has timed out.
-            if lasted >= self._timeout.total_seconds():
-                return TopicUnavailable(
-                    Failure(
-                        f"the transaction on topic '{self.topic}' lasted {human_duration(timedelta(seconds=round(lasted)))}, the broker ends it "
-                        f"after {human_duration(self._timeout)}; nothing of it is visible",
-                        next_command="make batches smaller, then run again",
-                    )
+        fenced = any(error.code() in _FENCED for error in known)
+        if fenced and lasted >= self._timeout:  # so does the broker end what takes too long
+            return TopicUnavailable(
+                Failure(
+                    f"the transaction on topic '{self.topic}' lasted {human_duration(lasted)}, the broker ends it after "
+                    f"{human_duration(self._timeout)}{_INVISIBLE}",
+                    next_command="make batches smaller, then run again",
                 )
-            return self._refused(KafkaError(KafkaError._FENCED), session.reports)
-        telling = [error for error in known if error.code() not in _VAGUE] or known
-        return self._refused(telling[0] if telling else KafkaError(KafkaError._FAIL), session.reports)
+            )
+        if fenced:
+            return self._fenced()
+        telling = next((error for error in known if error.code() not in _VAGUE), reason)
+        return self._refused(telling, session.reports, _INVISIBLE)
 
-    def _refused(self, reason: KafkaError, reports: _Reports) -> TopicProblem:
+    def _fenced(self) -> TopicFenced:
+        return TopicFenced(
+            Fenced(
+                f"another process has taken topic '{self.topic}' over from this one, or a transaction took longer than "
+                f"{human_duration(self._timeout)}",
+                next_command="strandline status",
+            )
+        )
+
+    def _hanging(self) -> TopicUnavailable | None:
+        """Is there an answer that is only held back? Our producer has ended all that was its own; someone else left this behind."""
+        if self._session is None:
+            return None
+        self.close()
+        try:
+            self._read_marker(self._new_reader("read_uncommitted", _Reports()), SLICE)
+        except _CLIENT_ERRORS:
+            return None
+        return TopicUnavailable(
+            Failure(
+                f"the marker of topic '{self.topic}' is part of a transaction that the Kafka cluster at {self._connection.bootstrap} neither "
+                "commits nor aborts: whether its last batch is in the topic cannot be told",
+                next_command=f"kafka-transactions.sh --bootstrap-server {self._connection.bootstrap} find-hanging --topic __consumer_offsets",
+            )
+        )
+
+    def _refused(self, reason: KafkaError, reports: _Reports, so: str = "") -> TopicProblem:
         self.close()
         code, words = reason.code(), self._words(reason, reports)
         if code in _FENCED:
-            return TopicFenced(
-                Fenced(f"another process has taken topic '{self.topic}' over from this one", next_command="strandline status"),
-            )
+            return self._fenced()
         if code in _REJECTED or (code in _PASSING and reports.trouble is not None and reports.trouble.code() in _REJECTED):
-            return TopicRejected(self._rejection(words))
+            return self._rejected(words, so)
+        late = f"did not answer for {human_duration(self._connection.give_up_after)}" if code in _PASSING else "reports an error"
         return TopicUnavailable(
             ClusterUnreachable(
-                f"topic '{self.topic}' could not be written, the Kafka cluster at {self._connection.bootstrap} did not do its part within "
-                f"{human_duration(self._connection.give_up_after)}: {words}; nothing of the batch is visible",
+                f"topic '{self.topic}' could not be written, the Kafka cluster at {self._connection.bootstrap} {late}: {words}{so}",
                 next_command="strandline doctor",
             )
         )
 
-    def _rejection(self, words: str) -> Failure:
-        return Failure(
-            f"topic '{self.topic}' cannot be written: {words}; nothing of the batch is visible", next_command="strandline doctor"
-        )
+    def _rejected(self, words: str, so: str) -> TopicRejected:
+        return TopicRejected(Failure(f"topic '{self.topic}' cannot be written: {words}{so}", next_command="strandline doctor"))
 
     def _say_why(self, session: _Session) -> None:
         """Connection errors are told only to those who poll."""
         try:
             session.producer.poll(0)
-        except (KafkaException, SystemError):
+        except _CLIENT_ERRORS:
             pass  # the fatal error that brought us here
 
     def _state_of(self, session: _Session) -> KafkaError | None:
         """Inside a transaction, to begin one does nothing, and tells why the present one has failed, if it has."""
         try:
             session.producer.begin_transaction()
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            return reason
+        except _CLIENT_ERRORS as error:
+            return _reason(error)
         return None
 
     def _abort(self, session: _Session) -> KafkaError | None:
         """Tell the broker, if it listens, and let the producer go."""
         try:
             self._patiently(session.producer.abort_transaction, patience=min(self._patience, ABORT_PATIENCE))
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            return reason
+        except _CLIENT_ERRORS as error:
+            return _reason(error)
         finally:
             self.close()
         return None
 
     def close(self) -> None:
-        """Let the producer go. Its own `close` would wait without end for a broker that is away."""
+        """Let producer and reader go. A producer's own `close` would wait without end for a broker that is away."""
         self._session = None
 
     # -- helpers -------------------------------------------------------------------------------------------------
@@ -496,18 +585,25 @@ class TransactionalTopic:
             try:
                 return call(seconds)
             except KafkaException as error:
-                reason: KafkaError = error.args[0]
+                reason = _reason(error)
                 if time.monotonic() >= deadline or not (reason.retriable() or reason.code() in _PASSING):
                     raise
                 time.sleep(0.05)
 
     def _words(self, reason: KafkaError, reports: _Reports) -> str:
-        real = reports.trouble if reason.code() in _PASSING and reports.trouble is not None else reason
+        if reason.code() in _PASSING and reports.trouble is not None:
+            # "host:port/bootstrap: Connect to … failed: Connection refused (after 0ms in state CONNECT)"
+            return re.sub(r"^\S+: | \(after \d+ms in state [^)]*\)$", "", reports.trouble.str())
         # The text of a code is a sentence; that of an error also holds numbers which only the client's authors can read.
-        text = real.str() if real is reports.trouble else KafkaError(real.code()).str()
-        words = text.removeprefix("Broker: ").removeprefix("Local: ")
-        hint = _HINTS.get(real.code())
+        words = KafkaError(reason.code()).str().removeprefix("Broker: ").removeprefix("Local: ")
+        hint = _HINTS.get(reason.code())
         return f"{words} ({hint})" if hint else words
+
+
+def _reason(error: BaseException) -> KafkaError:
+    """The client's own error. It raises a fatal one and then calls back with it still set, which Python makes a SystemError."""
+    told = error.__cause__ if isinstance(error, SystemError) else error
+    return told.args[0] if isinstance(told, KafkaException) else KafkaError(KafkaError._FAIL, str(error))
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -31,10 +31,14 @@ class Jar:
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
+    """Which of an artifact's files, when it has several."""
+    ext: str = "jar"
 
     @property
     def file_name(self) -> str:
-        return f"{self.artifact}-{self.version}.jar"
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{classifier}.{self.ext}"
 
     @property
     def path(self) -> Path:
@@ -71,6 +75,11 @@ def ensure_jars(java: Java, say: Callable[[str], None]) -> list[Path]:
 def ensure_broker_jars(java: Java, say: Callable[[str], None]) -> list[Path]:
     """The same for the development broker; only `strandline kafka up` and tests ask for it."""
     return _ensure(locked_broker_jars(), java, say, again="strandline kafka up")
+
+
+def ensure_archive(archive: Jar, java: Java, say: Callable[[str], None], again: str) -> Path:
+    """A single file that is not part of any class path."""
+    return _ensure([archive], java, say, again)[0]
 
 
 def digest_of(path: Path) -> str:
@@ -124,7 +133,7 @@ _SETTINGS = """<ivysettings>
   <resolvers><ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers>
 </ivysettings>
 """
-_MODULE = """<ivy-module version="2.0">
+_MODULE = """<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="strandline" module="jars"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>{dependencies}</dependencies>
@@ -138,7 +147,18 @@ def _run_ivy(java: Java, jars: Sequence[Jar], scratch: Path, say: Callable[[str]
     settings.write_text(_SETTINGS, encoding="utf-8")
     module.write_text(_MODULE.format(dependencies="".join(map(_dependency, jars))), encoding="utf-8")
     command: list[str | Path] = [java.executable, *_trust(java), "-jar", _ivy()]
-    command += ["-settings", settings, "-ivy", module, "-cache", scratch / "cache", "-confs", "default", "-types", "jar"]
+    command += [
+        "-settings",
+        settings,
+        "-ivy",
+        module,
+        "-cache",
+        scratch / "cache",
+        "-confs",
+        "default",
+        "-types",
+        *sorted({jar.ext for jar in jars}),
+    ]
     lines: list[str] = []
     begun, said_at = 0, time.monotonic()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
@@ -160,7 +180,10 @@ def _count(jars: Sequence[Jar]) -> str:
 
 def _dependency(jar: Jar) -> str:
     where = f"org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
-    return f'<dependency {where} conf="default->default" transitive="false"/>'
+    if not jar.classifier:
+        return f'<dependency {where} conf="default->default" transitive="false"/>'
+    file = f"name={quoteattr(jar.artifact)} type={quoteattr(jar.ext)} ext={quoteattr(jar.ext)} e:classifier={quoteattr(jar.classifier)}"
+    return f'<dependency {where} conf="default->default" transitive="false"><artifact {file}/></dependency>'
 
 
 def _reason(output: Sequence[str]) -> str:

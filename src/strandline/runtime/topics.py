@@ -109,14 +109,15 @@ class TopicChain:
         return found if (found.batch, found.strand) == (proposal.batch, proposal.strand) else None
 
     def _append(self, messages: DataFrame, confirm: Callable[[], object]) -> int:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        counted = Observation()
-        confirm()
-        writer = messages.observe(counted, F.count(F.lit(1)).alias("rows")).write.format("kafka")
-        writer.options(**self.connection.spark_options()).option("topic", self.sink.topic).option("includeHeaders", "true").save()
-        return int(counted.get["rows"])
+        options = {**self.connection.spark_options(), "topic": self.sink.topic, "includeHeaders": "true"}
+        kept = messages.persist()  # counted and written from one evaluation; spills to disk when it does not fit
+        try:
+            rows = kept.count()
+            confirm()
+            kept.write.format("kafka").options(**options).save()
+        finally:
+            kept.unpersist()
+        return rows
 
     def open(self) -> Marker | None:
         """Fence older producers, then read the marker."""

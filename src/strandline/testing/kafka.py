@@ -215,6 +215,10 @@ class KafkaForTests:
 
     # -- mischief ------------------------------------------------------------------------------------------------
 
+    def delete_group(self, group: str) -> None:
+        """Forget a group's offsets, as a cluster does when nobody used them for a week."""
+        self._do(lambda admin: admin.delete_consumer_groups([group]))
+
     def kill(self) -> None:
         """`kill -9` the broker."""
         self.broker.kill()

@@ -15,7 +15,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -31,13 +30,18 @@ from types import TracebackType
 from typing import Any
 
 from strandline.model.errors import EnvironmentProblem
-from strandline.runtime.jars import digest_of
+from strandline.runtime.jars import Jar, ensure_archive
 from strandline.runtime.java import ensure_java
 from strandline.runtime.places import cache_folder
 
-VERSION = "2.6.13.Final"
-SHA256 = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
-ARCHIVE = f"https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
+SERVER = Jar(
+    "io.apicurio",
+    "apicurio-registry-app",
+    "2.6.13.Final",
+    "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba",
+    classifier="all",
+    ext="tar.gz",
+)
 PATH = "/apis/ccompat/v7"
 START_SECONDS = 60.0
 """It takes three; a busy machine with a cold disk may need ten times that."""
@@ -62,7 +66,7 @@ class RegistryServer:
         """Returns when it answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / "registry.log"
-        program = _installed() / f"apicurio-registry-app-{VERSION}-runner.jar"
+        program = _installed() / f"apicurio-registry-app-{SERVER.version}-runner.jar"
         command: list[str | Path] = [ensure_java(print).executable, *_JVM]
         command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self._port}", "-jar", program]
         environment = {**os.environ, "REGISTRY_DATASOURCE_URL": f"jdbc:h2:file:{self._folder.resolve()}/schemas"}
@@ -170,27 +174,16 @@ class _Gate:
 
 def _installed() -> Path:
     """The unpacked server in the cache; fetched when it is not there yet."""
-    home = cache_folder() / f"apicurio-registry-{VERSION}"
+    home = cache_folder() / f"apicurio-registry-{SERVER.version}"
     if home.is_dir():
         return home
-    home.parent.mkdir(parents=True, exist_ok=True)
-    print(f"Fetching {ARCHIVE} into {home}")
+    archive = ensure_archive(SERVER, ensure_java(print), print, again="pytest")
     with tempfile.TemporaryDirectory(dir=home.parent) as folder:
-        archive = Path(folder) / "archive.tar.gz"
-        try:
-            with urllib.request.urlopen(ARCHIVE, timeout=60) as answer, archive.open("wb") as out:
-                shutil.copyfileobj(answer, out)
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the registry for tests could not be fetched from {ARCHIVE}: {error}", next_command="check the network, then run again"
-            ) from error
-        found = digest_of(archive)
-        if found != SHA256:
-            raise EnvironmentProblem(f"{ARCHIVE} has SHA-256 {found}, not {SHA256}: it was not kept", next_command="run again")
         with tarfile.open(archive) as content:
             content.extractall(Path(folder) / "server", filter="data")
         with contextlib.suppress(OSError):  # another test run was faster
             os.rename(Path(folder) / "server", home)
+    archive.unlink(missing_ok=True)
     return home
 
 
