@@ -6,9 +6,11 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +84,12 @@ def every_word() -> str:
 class Reader:
     """Someone at a terminal: one bash in an empty folder, where `cd`, `export` and `&` mean what they always mean."""
 
-    def __init__(self, folder: Path, screen: Path) -> None:
+    def __init__(self, folder: Path, screen: Path, temporary: Path) -> None:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "NO_COLOR": "1",
+            "TMPDIR": str(temporary),
             # Short-lived JVMs spend their time compiling; the first tier is enough for them.
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
@@ -103,6 +106,7 @@ class Reader:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )
 
     def type(self, command: str) -> tuple[int, str]:
@@ -124,8 +128,12 @@ class Reader:
         raise AssertionError(f"'{command}' did not end within {COMMAND_SECONDS:.0f} s: {said}")
 
     def leave(self) -> None:
-        """Close the terminal; what the page left running ends with it."""
-        self._shell.communicate("jobs -p | xargs -r kill -9; exit\n", timeout=60)
+        """Close the terminal; what the page left running ends with it, also a command that does not end by itself."""
+        try:
+            self._shell.communicate("jobs -p | xargs -r kill -9; exit\n", timeout=20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self._shell.pid, signal.SIGKILL)
 
 
 class Desk:
@@ -136,6 +144,8 @@ class Desk:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "desk"
+        self.temporary = root / "temporary"
+        self.temporary.mkdir()
         self._root = root
         self._kept: dict[str, Path] = {}
 
@@ -145,7 +155,7 @@ class Desk:
 
     def run(self, command: str, reader: Reader) -> tuple[int, str]:
         """Type a `strandline run`, or put back what it made when another page typed it on the same files."""
-        if any(self._brokers("bootstrap")):
+        if any(self.folder.rglob(".strandline/kafka/bootstrap")):
             return reader.type(command)  # a running broker cannot be put back, and its files change while they are copied
         key = f"{command} in {reader.folder} on {self._content()}"
         if key in self._kept:
@@ -160,11 +170,8 @@ class Desk:
 
     def stop_brokers(self) -> None:
         """A broker outlives the terminal where it was started; whatever became of the page, none stays behind."""
-        for file in self._brokers("state.json"):
-            Broker(file.parent).down()
-
-    def _brokers(self, file: str) -> list[Path]:
-        return list(self.folder.rglob(f".strandline/kafka/{file}"))
+        for settings in [*self.folder.rglob("server.properties"), *self.temporary.rglob("server.properties")]:
+            Broker(settings.parent).down()
 
     def _content(self) -> str:
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]

@@ -43,7 +43,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 @pytest.fixture
 def reader(desk: Desk, tmp_path: Path) -> Iterator[Reader]:
     desk.clear()
-    someone = Reader(desk.folder, tmp_path / "screen")
+    someone = Reader(desk.folder, tmp_path / "screen", desk.temporary)
     try:
         yield someone
         someone.leave()

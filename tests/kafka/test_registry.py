@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.kafka import registry as module
+from strandline.messaging import registry as module
 from strandline.messaging.registry import (
     RegistryConnection,
     SchemaRegistry,
@@ -27,6 +27,8 @@ from strandline.model.kafka import KafkaSource, Registry
 from strandline.model.secrets import Secret
 from strandline.project.config import Project, ProjectConfig
 from strandline.testing.registry import RegistryServer
+
+pytestmark = pytest.mark.engine
 
 PASSWORD = "s3cret-of-the-registry"
 JSON_SCHEMA = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'

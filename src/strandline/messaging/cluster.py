@@ -20,9 +20,13 @@ from strandline.model.positions import KafkaPosition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
+    from confluent_kafka.admin import AdminClient
 
 PATIENCE = 8.0
 """Seconds to wait for one answer: a healthy cluster needs milliseconds, a restarting one is asked again by the caller."""
+
+GROUP_PATIENCE = 3.0
+"""Seconds for one question about a group, which is asked again until `PATIENCE` is over."""
 
 _T = TypeVar("_T")
 _Place = tuple[str, int]
@@ -32,13 +36,16 @@ class Cluster:
     """One cluster through one set of credentials. Safe across threads."""
 
     def __init__(self, connection: KafkaConnection) -> None:
-        from confluent_kafka.admin import AdminClient
-
         self.connection = connection
         self._trouble: KafkaError | None = None
-        self._admin = AdminClient(connection.client(error_cb=self._note))
+        self._admin = self._new_client()
         self._reader: Consumer | None = None
         self._reading = threading.Lock()
+
+    def _new_client(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self.connection.client(error_cb=self._note))
 
     def _note(self, error: KafkaError) -> None:
         """librdkafka tells the real reason (refused, wrong password) here, and only 'timed out' to the caller."""
@@ -109,7 +116,9 @@ class Cluster:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         asked = [ConsumerGroupTopicPartitions(group)]
-        found = self._of_group(group, lambda: self._admin.list_consumer_group_offsets(asked, request_timeout=PATIENCE)).topic_partitions
+        found = self._of_group(
+            group, lambda: self._admin.list_consumer_group_offsets(asked, request_timeout=GROUP_PATIENCE)
+        ).topic_partitions
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def commit_group(self, group: str, position: KafkaPosition) -> None:
@@ -118,15 +127,19 @@ class Cluster:
 
         places = [TopicPartition(topic, number, offset) for topic, number, offset in position.partitions]
         asked = [ConsumerGroupTopicPartitions(group, places)]
-        self._of_group(group, lambda: self._admin.alter_consumer_group_offsets(asked, request_timeout=PATIENCE))
+        self._of_group(group, lambda: self._admin.alter_consumer_group_offsets(asked, request_timeout=GROUP_PATIENCE))
 
     def _of_group(self, group: str, call: Callable[[], Mapping[str, Future[Any]]]) -> Any:
-        """A broker that has just started, or taken over a group, needs a moment; the client does not wait for it by itself."""
+        """A broker that has just started, or taken over a group, needs a moment; the client does not wait for it by itself.
+
+        And a client that asked for a group while its broker was restarted may wait for that answer for good: it is replaced.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 return self._told(self._ask(call)[group])
             except ClusterUnreachable:
+                self._admin = self._new_client()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)

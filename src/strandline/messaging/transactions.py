@@ -530,7 +530,7 @@ class TransactionalTopic:
             return self._fenced()
         if code in _REJECTED or (code in _PASSING and reports.trouble is not None and reports.trouble.code() in _REJECTED):
             return self._rejected(words, so)
-        late = f"did not answer for {human_duration(self._connection.give_up_after)}" if code in _PASSING else "reports an error"
+        late = "did not answer in time" if code in _PASSING else "reports an error"
         return TopicUnavailable(
             ClusterUnreachable(
                 f"topic '{self.topic}' could not be written, the Kafka cluster at {self._connection.bootstrap} {late}: {words}{so}",
