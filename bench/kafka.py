@@ -308,7 +308,7 @@ def declare(name: str, source: Source, sink: Sink) -> Pipeline:
 
 
 def order(n: int) -> bytes:
-    return b'{"order_id":"o-%09d","customer":"c-%03d","amount":%d.%02d,"placed_at":"2026-01-01T%02d:%02d:%02d.000Z","note":"%024d"}' % (
+    return b'{"order_id":"o-%09d","customer":"c-%03d","amount":%d.%02d,"placed_at":"2026-01-01T%02d:%02d:%02d.000Z","note":"%010d"}' % (
         n,
         n % 1000,
         n % 1000,
@@ -395,7 +395,7 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
         small, large = (50_000, 500_000) if quick else (500_000, 5_000_000)
         for delivery in ("exactly_once", "at_least_once"):
             bench.write(delivery, large // 5, 2)  # load classes and compile code, for both sides
-        details["sink"] = [sink(bench, small, 4, 2), sink(bench, large, 3 if quick else 1, 3 if quick else 2)]
+        details["sink"] = [sink(bench, small, 4, 2), sink(bench, large, 3 if quick else 1, 2)]
         print(f"{'rows/batch':>10} {'exactly once':>13} {'at least once':>14} {'ratio':>6}   {'Python peak MB':>14} {'JVM peak MB':>12}")
         for found in details["sink"]:
             exact, loose = found["exactly_once"], found["at_least_once"]
@@ -410,7 +410,7 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
         grown[f"sink_python_rss_mb_{pair}"] = round(after["python_peak_mb"] / before["python_peak_mb"], 3)
         grown[f"sink_jvm_rss_mb_{pair}"] = round(after["jvm_peak_mb"] / before["jvm_peak_mb"], 3)
     if only in (None, "source"):
-        found = source(bench, 300_000 if quick else 2_000_000, 4)
+        found = source(bench, 300_000 if quick else 2_000_000, 3 if quick else 4)
         details["source"] = found
         ratios["source_cpu_vs_spark_native"] = found["cpu_vs_spark_native"]
         print(f"{found['rows']} records → table, {BATCHES} batches {'rows/s':>9} {'in batches':>11} {'CPU-s/million':>14}")

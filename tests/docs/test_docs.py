@@ -16,13 +16,19 @@ import typer.main
 
 import strandline
 from strandline.cli.main import app
+from strandline.evidence.deliveries import deliveries_json
+from strandline.evidence.history import HistoryEntry
+from strandline.ledger.records import Delivery
+from strandline.model.continuity import LossKind
 from strandline.model.crash import CrashPoint
 from strandline.model.definition import GeneratorSource
 from strandline.model.errors import StrandlineError
 from strandline.model.fence import Verdict
-from strandline.model.offsets import ORIGIN
-from strandline.model.stamp import PREFIX, Holder, Stamp, decode_mark
-from strandline.project.config import load_project
+from strandline.model.kafka import SECURITY_KEYS
+from strandline.model.marker import decode_marker
+from strandline.model.offsets import ORIGIN, Offsets
+from strandline.model.stamp import GAPS_FACT, PREFIX, SCHEMAS_FACT, TOPICS_FACT, Holder, Stamp, decode_mark
+from strandline.project.config import KafkaConfig, RegistryConfig, load_project
 from strandline.project.loader import load_pipelines
 
 from .pages import ROOT, Block, Command, Desk, Reader, blocks, every_word, pages
@@ -138,6 +144,28 @@ def test_the_mark_that_the_page_shows_can_be_read() -> None:
     assert mark.end_digest == mark.end.digest
 
 
+def test_the_marker_and_the_origin_that_the_page_shows_can_be_read() -> None:
+    shown = [json.loads(block.text) for block in blocks(ROOT / "docs/design/commit-protocol.md") if block.language == "json"]
+    marker = next(found for found in shown if "rows" in found)
+    origin = next(found for found in shown if "sources" in found)
+    assert decode_marker("large-orders", marker["batch"] + 2, json.dumps(marker)).rows == marker["rows"]
+    assert Offsets.from_json(origin["sources"]).human(None) == "orders at [0] 0, [1] 0"
+
+
+def test_the_history_that_the_page_shows_has_every_key() -> None:
+    table, topic = [json.loads(block.text) for block in blocks(ROOT / "docs/history.md") if block.language == "json"]
+    assert list(table["snapshots"][0]) == list(HistoryEntry.__dataclass_fields__)
+    (shown,) = topic["deliveries"]
+    values = {
+        **shown,
+        "topic": topic["topic"],
+        "offsets_start": json.dumps(shown["offsets_start"]),
+        "offsets_end": json.dumps(shown["offsets_end"]),
+    }
+    assert deliveries_json(topic["topic"], [Delivery(**values)]) == topic
+    assert Offsets.from_json(shown["offsets_end"]).digest == shown["end_digest"]
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
@@ -214,6 +242,21 @@ def test_every_stamp_key_is_in_the_table() -> None:
     assert known is not None
     for key in re.findall(r"[a-z][a-z0-9-]+", known.group(1).replace(".split", "")):
         assert f"| `{PREFIX}{key}` |" in WORDS
+    for key in (TOPICS_FACT, SCHEMAS_FACT, GAPS_FACT):
+        assert f"| `{PREFIX}{key}` |" in WORDS
+
+
+@pytest.mark.parametrize("kind", LossKind, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("page", ["kafka.md", "when-a-start-is-refused.md"])
+def test_every_way_to_lose_records_is_in_the_tables(kind: LossKind, page: str) -> None:
+    assert f"| `{kind.value}` |" in (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def test_every_setting_of_a_cluster_is_in_the_tables() -> None:
+    for key in SECURITY_KEYS:
+        assert f"| `{key}` |" in WORDS
+    for key in [*KafkaConfig.model_fields, *(f"registry.{name}" for name in RegistryConfig.model_fields)]:
+        assert f"| `kafka.{key}` |" in WORDS
 
 
 def test_every_exit_code_is_in_the_readme() -> None:
@@ -225,7 +268,7 @@ def test_every_exit_code_is_in_the_readme() -> None:
         assert f"| `{code}` |" in readme
 
 
-@pytest.mark.parametrize("call", ["pipeline", "files", "generator", "table", "checkpoint"])
+@pytest.mark.parametrize("call", ["pipeline", "files", "generator", "kafka", "registry", "secret", "table", "topic", "checkpoint"])
 def test_every_argument_of_a_declaration_is_in_the_tables(call: str) -> None:
     text = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")
     heading = "| argument |" if call == "pipeline" else f"| `sl.{call}` argument |"

@@ -200,15 +200,18 @@ def test_the_json_form_is_versioned_and_keeps_every_field() -> None:
             "corrected",
             "expired",
             "files",
+            "gaps",
             "kind",
             "late",
             "offsets_end",
             "offsets_start",
             "pipeline",
             "rows",
+            "schemas",
             "sequence_number",
             "snapshot_id",
             "strand",
+            "topics",
         ]
     ] * 2
     assert [entry["kind"] for entry in document["snapshots"]] == ["foreign", "batch"]

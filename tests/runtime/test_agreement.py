@@ -162,7 +162,7 @@ def test_batches_that_ran_where_nobody_saw_them() -> None:
 def test_a_table_that_was_dropped_and_made_anew() -> None:
     message = refused(replace(UNTOUCHED, ledger_batch=4))
 
-    assert "the ledger saw batch 4 enter table 'shop.orders', but the table holds nothing of 'orders'" in message
+    assert "the ledger saw batch 4 enter table 'shop.orders', but it holds nothing of 'orders'" in message
 
 
 @pytest.mark.parametrize("newest", [None, NEVER])

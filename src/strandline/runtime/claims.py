@@ -101,7 +101,7 @@ class Claims:
             delivered = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
             self._compare(chain.name, seen, None, delivered.batch if delivered else None, kind="topic")
             place = seen or self._at_origin()
-        chain.claim(Marker(me.pipeline, me.strand, me.holder, place.batch, place.end_digest, 0))
+        chain.claim(Marker(me.pipeline, me.strand, me.holder, place.batch, place.end_digest, end=place.end))
         chain.witness = Witness(me.strand, me.holder, place.batch, place.end_digest, place.end)
 
     def _remembered(self, chain: TopicChain) -> Witness | None:

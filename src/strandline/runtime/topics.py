@@ -69,7 +69,7 @@ class TopicChain:
 
         def marker(rows: int) -> Marker:
             confirm()
-            return Marker(pipeline, proposal.strand, proposal.holder, proposal.batch, proposal.end.digest, rows)
+            return Marker(pipeline, proposal.strand, proposal.holder, proposal.batch, proposal.end.digest, rows, proposal.end)
 
         def reached(point: str) -> None:
             reach(_POINTS[point], proposal.batch)
