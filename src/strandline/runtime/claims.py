@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.ledger import Ledger
-from strandline.ledger.records import IntentState
+from strandline.ledger.records import Delivery, IntentState
 from strandline.model.errors import Fenced, TableUnavailable
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
 from strandline.model.marker import Marker
 from strandline.model.stamp import Holder, Witness, encode_mark, mark_key
+from strandline.model.times import rfc3339, utc_now
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_table
 from strandline.runtime.options import Allowances
 from strandline.runtime.positions import Positions
@@ -101,8 +102,42 @@ class Claims:
             delivered = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
             self._compare(chain.name, seen, None, delivered.batch if delivered else None, kind="topic")
             place = seen or self._at_origin()
+            if found is not None and found.batch >= 0 and (delivered is None or delivered.batch < found.batch):
+                self._catch_up(chain, found)
         chain.claim(Marker(me.pipeline, me.strand, me.holder, place.batch, place.end_digest, end=place.end))
         chain.witness = Witness(me.strand, me.holder, place.batch, place.end_digest, place.end)
+        self._settle_intents(chain, place.batch)
+
+    def _catch_up(self, chain: TopicChain, found: Marker) -> None:
+        """A killed attempt delivered this batch and could not record it any more: the marker tells the ledger."""
+        start, end = self.positions.after(found.batch - 1), self.positions.after(found.batch)
+        by = self.ledger.attempts.get(found.pipeline, found.holder.attempt)
+        delivery = Delivery(
+            chain.name,
+            chain.topic_id,
+            found.pipeline,
+            found.strand,
+            found.holder.attempt,
+            found.holder.id,
+            found.batch,
+            start.canonical() if start is not None else "{}",
+            end.canonical() if end is not None else "{}",
+            found.end_digest,
+            found.rows,
+            chain.sink.delivery,
+            by.code if by is not None else "",
+            rfc3339(utc_now()),
+        )
+        self.ledger.deliveries.record(delivery)
+        self.ledger.events.add(
+            self.identity.pipeline, "ledger-caught-up", f"{chain.name}: batch {found.batch}", self.identity.holder.attempt
+        )
+
+    def _settle_intents(self, chain: TopicChain, reached: int) -> None:
+        """What killed attempts announced and never settled: in the topic up to its marker, nowhere after it."""
+        for intent in self.ledger.commits.unsettled([IntentState.STAGED, IntentState.UNKNOWN], self.identity.pipeline):
+            if intent.table == chain.name:
+                self.ledger.commits.settle(intent.id, IntentState.COMMITTED if intent.batch <= reached else IntentState.REFUSED)
 
     def _remembered(self, chain: TopicChain) -> Witness | None:
         """Markers are group offsets, which a cluster forgets when idle. The ledger's word counts if nothing was under way."""

@@ -59,6 +59,11 @@ class Outage:
         self._why = why
         self._say(f"{why}; waiting up to {human_duration(self._patience)} for it")
 
+    @property
+    def is_on(self) -> bool:
+        """A cluster is away right now."""
+        return self._why is not None
+
     def lost(self, error: ClusterUnreachable) -> None:
         """The query failed for want of a cluster: an outage has begun, if it was not noticed before."""
         if self._why is None:

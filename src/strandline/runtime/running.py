@@ -332,6 +332,8 @@ class RunningAttempt:
         )
 
     def _lags(self, result: BatchResult) -> dict[str, Lag]:
+        if self._outage.is_on:
+            return {}  # asking would only hold up the heartbeat
         end = dict(result.end.sources)
         try:
             lags = {name: reader.lag(end.get(name)) for name, reader in self._started.readers.items()}

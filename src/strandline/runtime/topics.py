@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.messaging.connection import KafkaConnection
 from strandline.messaging.transactions import TopicFenced, TopicOutcomeUnknown, TopicProblem, TransactionalTopic
 from strandline.model.crash import CrashPoint, reach
-from strandline.model.errors import CommitUnknown, DefinitionError, Fenced
+from strandline.model.errors import ChainBroken, CommitUnknown, DefinitionError, Fenced
 from strandline.model.fence import Proposal, Verdict, decide
 from strandline.model.kafka import TopicSink
 from strandline.model.marker import Marker
@@ -56,7 +56,8 @@ class TopicChain:
         decision = decide(proposal, self.witness, None)
         if decision.verdict is Verdict.DUPLICATE:
             return True
-        raise Fenced(
+        kind = Fenced if decision.verdict is Verdict.FENCED else ChainBroken
+        raise kind(
             f"topic '{self.sink.topic}' and the checkpoint do not agree ({decision.verdict.value}): {decision.reason}",
             next_command=f"strandline history {self.name}",
         )
