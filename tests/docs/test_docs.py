@@ -148,7 +148,9 @@ def test_the_marker_and_the_origin_that_the_page_shows_can_be_read() -> None:
     shown = [json.loads(block.text) for block in blocks(ROOT / "docs/design/commit-protocol.md") if block.language == "json"]
     marker = next(found for found in shown if "rows" in found)
     origin = next(found for found in shown if "sources" in found)
-    assert decode_marker("large-orders", marker["batch"] + 2, json.dumps(marker)).rows == marker["rows"]
+    read = decode_marker("large-orders", marker["batch"] + 2, json.dumps(marker))
+    assert read.end is not None
+    assert (read.end.digest, read.rows) == (marker["end_sha256"], marker["rows"])
     assert Offsets.from_json(origin["sources"]).human(None) == "orders at [0] 0, [1] 0"
 
 
