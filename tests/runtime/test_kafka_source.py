@@ -376,6 +376,16 @@ def test_a_group_that_was_tampered_with_is_reported_and_set_right(sandbox: Sandb
 # -- what cannot work --------------------------------------------------------------------------------------------
 
 
+def test_a_start_outside_the_topic_is_refused_with_what_helps(sandbox: Sandbox, kafka: KafkaForTests, topic: str) -> None:
+    kafka.produce(topic, numbers(0, 3), partition=0)
+    declare(sandbox, kafka, topic, f'start={{"{topic}": {{0: 99}}}}')
+
+    with pytest.raises(DataLost, match=r"cannot start where it is told to") as refused:
+        sandbox.run("numbers")
+
+    assert refused.value.next_command.startswith("change start=… of source 'numbers'")
+
+
 def test_an_unknown_topic_and_a_wrong_address_are_one_sentence_each(sandbox: Sandbox, kafka: KafkaForTests, topic: str) -> None:
     declare(sandbox, kafka, "nowhere")
     with pytest.raises(SourceProblem, match="topic 'nowhere' does not exist on the Kafka cluster at .*topics there: "):

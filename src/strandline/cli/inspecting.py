@@ -90,8 +90,11 @@ def history(
 
 def _topic_history(ledger: Ledger, topic: str, limit: int, as_json: bool) -> list[dict[str, Any]]:
     from strandline.evidence.deliveries import deliveries_json, offsets_of
+    from strandline.model.errors import NotFound
 
     found = list(reversed(ledger.deliveries.of_topic(topic)))
+    if not found and not any(topic in attempt.tables for attempt in ledger.attempts.latest_of_all()):
+        raise NotFound(f"no pipeline of this project has written to '{topic}'", next_command="strandline status")
     found = found[:limit] if limit else found
     if as_json:
         return [deliveries_json(topic, found)]

@@ -76,6 +76,8 @@ def run(
     )
     for table, snapshot in summary.snapshots.items():
         print(f"  {table} is at snapshot {snapshot}")
+    for topic, rows in summary.delivered.items():
+        print(f"  {topic} got {rows} rows")
     print(f"next: strandline history {summary.pipeline}")
 
 

@@ -35,9 +35,10 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
             next_command="strandline status",
         )
     if raised := re.search(rf"(?:{MALFORMED}|{NULL_KEY}) ([^\n]*?)(?:\. SQLSTATE|\n| SQLSTATE|$)", text):
+        quarantine = f"or keep such messages: malformed='quarantine' with start='committed', then: {again} --new-strand"
         return SourceProblem(
             f"{raised.group(1).strip()}; nothing of this batch entered the table",
-            next_command=f"fix what writes such records, or the pipeline, then: {again}",
+            next_command=f"fix the pipeline, then: {again}" + (f" ({quarantine})" if MALFORMED in text else ""),
         )
     if failure := registry_failure(text):
         return failure

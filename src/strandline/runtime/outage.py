@@ -16,6 +16,9 @@ from strandline.messaging.connection import KafkaConnection
 from strandline.model.errors import ClusterUnreachable
 from strandline.model.times import human_duration
 
+STEADY = 30.0
+"""Seconds without trouble after which an outage is over, also for a pipeline that has nothing to do."""
+
 ASK_EVERY = 3.0
 """Seconds between two questions to a cluster that answers; one that does not is asked every second."""
 
@@ -23,15 +26,18 @@ ASK_EVERY = 3.0
 class Outage:
     """Watches the clusters of one attempt. `given_up` turns into an error when one stays away too long."""
 
-    def __init__(self, connections: Sequence[KafkaConnection], say: Callable[[str], None]) -> None:
+    def __init__(self, connections: Sequence[KafkaConnection], pipeline: str, say: Callable[[str], None]) -> None:
+        self._pipeline = pipeline
         self._clusters = [Cluster(connection) for connection in connections]
         self._patience = min((connection.give_up_after for connection in connections), default=timedelta(0))
         self._say = say
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="strandline-clusters", daemon=True)
         self._since: float | None = None
-        """When the outage began; it ends with the next complete batch, so that a flapping cluster is given up too."""
+        """When the outage began. It ends with a complete batch, or when the cluster was there for a while: one that comes
+        and goes is given up too."""
         self._why: str | None = None
+        self._back = 0.0
 
     def __enter__(self) -> Outage:
         if self._clusters:
@@ -48,11 +54,18 @@ class Outage:
     def _run(self) -> None:
         while not self._stop.wait(1.0 if self._why else ASK_EVERY):
             reasons = [why for cluster in self._clusters if (why := cluster.why_unreachable()) is not None]
-            if reasons and self._why is None:
+            if not reasons:
+                self.answered()
+            elif self._why is None:
                 self._begin(reasons[0])
-            elif not reasons and self._why is not None:
-                self._why = None
-                self._say("the Kafka cluster answers again")
+
+    def answered(self) -> None:
+        """Every cluster is there; whether for good, time will tell."""
+        if self._why is not None:
+            self._why, self._back = None, time.monotonic()
+            self._say("the Kafka cluster answers again")
+        elif self._since is not None and time.monotonic() - self._back > STEADY:
+            self._since = None
 
     def _begin(self, why: str) -> None:
         self._since = self._since or time.monotonic()
@@ -82,10 +95,9 @@ class Outage:
 
     def given_up(self) -> ClusterUnreachable | None:
         since, why = self._since, self._why
-        if since is None or time.monotonic() - since < self._patience.total_seconds():
+        if since is None or why is None or time.monotonic() - since < self._patience.total_seconds():
             return None
-        reason = why or "the Kafka cluster comes and goes, and no batch could be completed"
         return ClusterUnreachable(
-            f"{reason}; gave up after {human_duration(self._patience)}, nothing is lost or doubled",
-            next_command="bring the cluster back, then: strandline run PIPELINE",
+            f"{why}; gave up after {human_duration(self._patience)}, nothing is lost or doubled",
+            next_command=f"bring the cluster back, then: strandline run {self._pipeline}",
         )

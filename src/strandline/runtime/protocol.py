@@ -125,6 +125,8 @@ class CommitProtocol:
         self._positions = positions
         self._ledger = ledger
         self._topic_intents: dict[str, int] = {}
+        self._earlier: BatchRecord | None = None
+        """What an earlier attempt recorded of the batch that this one runs again."""
         self._began = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> BatchResult:
@@ -151,7 +153,10 @@ class CommitProtocol:
             evidence = self._prove(start, end) if todo or to_deliver else {}
             # Step 4: record the intent.
             replayed = self._is_replay(batch)
-            rows_by_table = {chain.sink.name: 0 for _, chain in self._chains} | {w.chain.sink.name: w.rows for w in todo}
+            known = self._earlier.rows_by_table if self._earlier is not None and replayed else {}
+            rows_by_table = {chain.sink.name: known.get(chain.sink.name, 0) for _, chain in self._chains}
+            rows_by_table |= {topic.name: known[topic.name] for _, topic in self._topics if topic.name in known}
+            rows_by_table |= {work.chain.sink.name: work.rows for work in todo}
             todo = [work for work in todo if work.rows > 0]
             self._record_intents(offer, todo, to_deliver, rows_by_table, evidence)
             reach(CrashPoint.INTENT_RECORDED, batch)
@@ -183,8 +188,8 @@ class CommitProtocol:
         if self._began:
             return False
         self._began = True
-        earlier = self._ledger.batches.get(self._identity.pipeline, self._identity.strand, batch)
-        return earlier is not None and earlier.attempt != self._identity.holder.attempt
+        self._earlier = self._ledger.batches.get(self._identity.pipeline, self._identity.strand, batch)
+        return self._earlier is not None and self._earlier.attempt != self._identity.holder.attempt
 
     @property
     def _has_upsert(self) -> bool:

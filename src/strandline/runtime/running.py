@@ -73,6 +73,8 @@ class RunSummary:
     reason: EndReason
     last_batch: int | None
     snapshots: dict[str, int]
+    delivered: dict[str, int]
+    """Rows by output topic."""
 
 
 class RunningAttempt:
@@ -86,7 +88,7 @@ class RunningAttempt:
         heartbeat.facts = self._facts
         self._limit = limit
         self._reporter = reporter
-        self._outage = Outage(started.connections(), self._hear_of_outage)
+        self._outage = Outage(started.connections(), started.pipeline.name, self._hear_of_outage)
         self._query: StreamingQuery | None = None
         self._ending: EndReason | None = None
         self._failure: BaseException | None = None
@@ -160,7 +162,7 @@ class RunningAttempt:
                     self._query = self._launch()
                     self._watch()
                     self._settle()
-                    if isinstance(self._failure, ClusterUnreachable) and self._ending is None:
+                    if isinstance(self._failure, ClusterUnreachable) and self._ending is None and not self._outage.given_up():
                         self._wait_out(self._failure)
                         continue
                     if self._failure is not None:
@@ -189,7 +191,15 @@ class RunningAttempt:
         self._record_end(AttemptStatus.STOPPED, reason.value)
         last = self._returned.batch if self._returned else None
         return RunSummary(
-            attempt.pipeline, attempt.number, self._started.identity.strand, self._batches, self._rows, reason, last, self._snapshots
+            attempt.pipeline,
+            attempt.number,
+            self._started.identity.strand,
+            self._batches,
+            self._rows,
+            reason,
+            last,
+            self._snapshots,
+            dict(self._delivered),
         )
 
     def _hear_of_outage(self, text: str) -> None:

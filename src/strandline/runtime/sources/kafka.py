@@ -108,7 +108,10 @@ class KafkaReader:
             chosen = {place: asked.get(place, offset) for place, offset in first.items()}
         position = KafkaPosition(tuple(sorted((topic, number, offset) for (topic, number), offset in chosen.items())))
         if found := losses(position, {}, facts):
-            raise self._lost(found, f"source '{self.name}' cannot start where it is told to (start={start!r})")
+            raise DataLost(
+                f"source '{self.name}' cannot start where it is told to (start={start!r}): {found[0].reason}",
+                next_command=f"change start=… of source '{self.name}', then: strandline run {self._pipeline}",
+            )
         return position
 
     def take_up(self, needed: KafkaPosition, recorded: Mapping[str, str]) -> list[Loss]:
