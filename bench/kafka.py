@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
-BATCHES = 10
-"""Batches in which a topic is read, on either side."""
 SCHEMA = "order_id string, customer string, amount double, placed_at timestamp, note string"
 SAMPLE_EVERY = 0.05
 PATIENCE = 60.0
@@ -229,15 +227,15 @@ class Bench:
         assert sum(self.kafka.ends(topic).values()) == rows
         return topic
 
-    def read_ours(self, topic: str, rows: int) -> Run:
+    def read_ours(self, topic: str, rows: int, per_batch: int) -> Run:
         table = self.fresh("ours")
-        source = sl.kafka(topic, bootstrap=self.kafka.bootstrap, schema=SCHEMA, max_offsets_per_batch=-(-rows // BATCHES))
+        source = sl.kafka(topic, bootstrap=self.kafka.bootstrap, schema=SCHEMA, max_offsets_per_batch=per_batch)
         pipeline = declare(table, source, sl.table(f"bench.{table}"))
         run = self.measured(rows, lambda: self.run(pipeline, AvailableNow()))
         self.check(table, rows)
         return run
 
-    def read_native(self, topic: str, rows: int) -> Run:
+    def read_native(self, topic: str, rows: int, per_batch: int) -> Run:
         """Into a table made the same way, with the options that decide what is read."""
         from pyspark.sql import functions as F
 
@@ -249,7 +247,7 @@ class Bench:
                 "subscribe": topic,
                 "startingOffsets": "earliest",
                 "kafka.isolation.level": "read_committed",
-                "maxOffsetsPerTrigger": str(-(-rows // BATCHES)),
+                "maxOffsetsPerTrigger": str(per_batch),
             }
             raw = self.spark.readStream.format("kafka").options(**options).load()
             frame = raw.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order")).select("order.*")
@@ -332,16 +330,16 @@ def alternate(rounds: int, sides: dict[str, Callable[[], Run]]) -> dict[str, lis
 # -- the questions -----------------------------------------------------------------------------------------------
 
 
-def source(bench: Bench, rows: int, rounds: int) -> dict[str, Any]:
+def source(bench: Bench, rows: int, batches: int, rounds: int) -> dict[str, Any]:
     topic = bench.fill(rows)
     sides: dict[str, Callable[[], Run]] = {
-        "ours": lambda: bench.read_ours(topic, rows),
-        "native": lambda: bench.read_native(topic, rows),
+        "ours": lambda: bench.read_ours(topic, rows, rows // batches),
+        "native": lambda: bench.read_native(topic, rows, rows // batches),
         "plain": lambda: bench.read_plain(topic, rows),
     }
     alternate(1, sides)  # classes, compiled code and the page cache, for all alike
     found = alternate(rounds, sides)
-    shown: dict[str, Any] = {"rows": rows, "bytes_per_record": len(order(rows - 1)), "batches": BATCHES, "rounds": rounds}
+    shown: dict[str, Any] = {"rows": rows, "bytes_per_record": len(order(rows - 1)), "batches": batches, "rounds": rounds}
     for side, runs in found.items():
         shown[side] = {
             "rows_per_s": round(statistics.median(run.rows / run.wall for run in runs)),
@@ -410,10 +408,10 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
         grown[f"sink_python_rss_mb_{pair}"] = round(after["python_peak_mb"] / before["python_peak_mb"], 3)
         grown[f"sink_jvm_rss_mb_{pair}"] = round(after["jvm_peak_mb"] / before["jvm_peak_mb"], 3)
     if only in (None, "source"):
-        found = source(bench, 300_000 if quick else 2_000_000, 3 if quick else 4)
+        found = source(bench, *((300_000, 5, 3) if quick else (2_000_000, 10, 4)))
         details["source"] = found
         ratios["source_cpu_vs_spark_native"] = found["cpu_vs_spark_native"]
-        print(f"{found['rows']} records → table, {BATCHES} batches {'rows/s':>9} {'in batches':>11} {'CPU-s/million':>14}")
+        print(f"{found['rows']} records → table, {found['batches']} batches {'rows/s':>9} {'in batches':>11} {'CPU-s/million':>14}")
         for side, name in (("ours", "ours"), ("native", "Spark and Iceberg alone"), ("plain", "consumer and json.loads")):
             told = found[side]
             print(f"  {name:<34} {told['rows_per_s']:>9} {told['rows_per_s_in_batches'] or '':>11} {told['cpu_s_per_million']:>14}")

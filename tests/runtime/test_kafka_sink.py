@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.evidence.deliveries import deliveries_json, offsets_of
+from strandline.evidence.deliveries import deliveries_json, deliveries_of
 from strandline.model.errors import ChainBroken, DefinitionError, Fenced, NotFound, SourceProblem
 from strandline.model.stamp import Holder
 from strandline.runtime.options import Allowances, ForBatches
@@ -51,9 +51,9 @@ def test_each_batch_is_one_transaction_and_the_ledger_tells_of_it(sandbox: Sandb
 
     assert delivered(kafka, out) == list(range(40))
     assert summary.rows == 40
-    found = sandbox.ledger.deliveries.of_topic(f"kafka:{out}")
-    assert [(d.batch, d.rows, d.delivery, offsets_of(d)) for d in found] == [
-        (n, 10, "exactly_once", f"events {n * 10}–{n * 10 + 10}") for n in range(4)
+    found = deliveries_of(f"kafka:{out}", sandbox.ledger)
+    assert [(e.delivery.batch, e.delivery.rows, e.delivery.delivery, e.offsets) for e in found] == [
+        (n, 10, "exactly_once", f"events {n * 10}–{n * 10 + 10}") for n in (3, 2, 1, 0)
     ]
     assert deliveries_json(f"kafka:{out}", found)["deliveries"][0]["topic_id"] == kafka.topic_id(out)
     progress = json.loads(sandbox.ledger.attempts.latest("relay").progress)  # type: ignore[union-attr, arg-type]

@@ -89,10 +89,10 @@ def history(
 
 
 def _topic_history(ledger: Ledger, topic: str, limit: int, as_json: bool) -> list[dict[str, Any]]:
-    from strandline.evidence.deliveries import deliveries_json, offsets_of
+    from strandline.evidence.deliveries import deliveries_json, deliveries_of
     from strandline.model.errors import NotFound
 
-    found = list(reversed(ledger.deliveries.of_topic(topic)))
+    found = deliveries_of(topic, ledger)
     if not found and not any(topic in attempt.tables for attempt in ledger.attempts.latest_of_all()):
         raise NotFound(f"no pipeline of this project has written to '{topic}'", next_command="strandline status")
     found = found[:limit] if limit else found
@@ -102,7 +102,10 @@ def _topic_history(ledger: Ledger, topic: str, limit: int, as_json: bool) -> lis
     if not found:
         print("nothing delivered yet")
         return []
-    rows = [[d.committed_at, f"{d.strand[:8]}/{d.batch}", offsets_of(d), str(d.rows), d.delivery, str(d.attempt), d.code] for d in found]
+    rows = []
+    for entry in found:
+        d = entry.delivery
+        rows.append([d.committed_at, f"{d.strand[:8]}/{d.batch}", entry.offsets, str(d.rows), d.delivery, str(d.attempt), d.code])
     print_table(["committed", "strand/batch", "offsets", "rows", "delivery", "attempt", "code"], rows)
     return []
 

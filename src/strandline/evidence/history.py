@@ -10,6 +10,7 @@ from typing import Any
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import CommitRecord
+from strandline.model.continuity import Gap
 from strandline.model.offsets import Offsets
 from strandline.model.stamp import GAPS_FACT, SCHEMAS_FACT, TOPICS_FACT
 from strandline.model.times import from_millis, rfc3339
@@ -69,7 +70,10 @@ def history_of(table: str, view: TableView | None, ledger: Ledger | None) -> lis
     live = list(view.ancestors()) if view else []
     entries = [_from_snapshot(snapshot, records.get(snapshot.id)) for snapshot in live]
     seen = {snapshot.id for snapshot in live}
-    entries += [_from_record(record) for record in records.values() if record.snapshot_id not in seen]
+    expired = [record for record in records.values() if record.snapshot_id not in seen]
+    if ledger is not None:
+        accepted = {key: ledger.gaps.of_strand(*key) for key in {(record.pipeline, record.strand) for record in expired}}
+        entries += [_from_record(record, accepted[record.pipeline, record.strand]) for record in expired]
     return sorted(entries, key=lambda entry: entry.sequence_number, reverse=True)
 
 
@@ -124,7 +128,8 @@ def _sources(facts: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _from_record(record: CommitRecord) -> HistoryEntry:
+def _from_record(record: CommitRecord, accepted: list[tuple[int, Gap]]) -> HistoryEntry:
+    gaps = ", ".join(str(gap) for batch, gap in accepted if record.batch_first <= batch <= record.batch)
     return HistoryEntry(
         snapshot_id=record.snapshot_id,
         committed_at=record.committed_at,
@@ -143,6 +148,7 @@ def _from_record(record: CommitRecord) -> HistoryEntry:
         code=record.code,
         expired=True,
         sequence_number=record.sequence_number,
+        gaps=gaps or None,
     )
 
 
