@@ -39,6 +39,8 @@ from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Progress
 from strandline.runtime.run import run_pipeline
 from strandline.runtime.session import start_session
+from strandline.runtime.sources.generator import GeneratorReader
+from strandline.runtime.topics import message_frame
 from strandline.testing.kafka import KafkaForTests, Sender
 
 if TYPE_CHECKING:
@@ -286,8 +288,29 @@ class Bench:
         source = sl.generator(events_per_batch=rows, rate=1000)
         sink = sl.topic(topic, key="customer", bootstrap=self.kafka.bootstrap, delivery=delivery)
         pipeline = declare(self.fresh(delivery), source, sink)
+        return self.written(topic, rows, batches, lambda: self.run(pipeline, ForBatches(batches)))
+
+    def write_native(self, rows: int, batches: int) -> Run:
+        """The same rows as the same messages through Spark's streaming writer, without us."""
+        topic = self.kafka.create_topic(self.kafka.topic("native"), PARTITIONS)
+        options = {"kafka.bootstrap.servers": self.kafka.bootstrap, "topic": topic}
+
+        def work() -> None:
+            # `total` leaves a batch empty that begins before the query is stopped.
+            source = sl.generator(events_per_batch=rows, rate=1000, total=rows * batches)
+            frame = GeneratorReader("orders", source).read(self.spark, None).rows
+            messages = message_frame(frame, sl.topic(topic, key="customer"))
+            writer = messages.writeStream.format("kafka").options(**options)
+            query = writer.option("checkpointLocation", f"{self.project.checkpoints}/{topic}").trigger(processingTime="0 seconds").start()
+            while (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
+                time.sleep(0.1)
+            query.stop()
+
+        return self.written(topic, rows, batches, work)
+
+    def written(self, topic: str, rows: int, batches: int, work: Callable[[], object]) -> Run:
         with sampled(self.processes, self.spark) as memory:
-            run = self.measured(rows * batches, lambda: self.run(pipeline, ForBatches(batches)))
+            run = self.measured(rows * batches, work)
         run.memory = memory
         ends = sum(self.kafka.ends(topic).values())
         assert rows * batches <= ends <= rows * batches + PARTITIONS * batches, f"{topic} has {ends} records instead of {rows * batches}"
@@ -362,11 +385,15 @@ def source(bench: Bench, rows: int, batches: int, rounds: int) -> dict[str, Any]
 
 def sink(bench: Bench, rows: int, batches: int, rounds: int) -> dict[str, Any]:
     """`batches` per run; the first one is left out when there are several."""
-    deliveries: tuple[Delivery, ...] = ("exactly_once", "at_least_once")
-    found = alternate(rounds, {name: lambda name=name: bench.write(name, rows, batches) for name in deliveries})  # type: ignore[misc]
+    sides: dict[str, Callable[[], Run]] = {
+        "exactly_once": lambda: bench.write("exactly_once", rows, batches),
+        "at_least_once": lambda: bench.write("at_least_once", rows, batches),
+        "native": lambda: bench.write_native(rows, batches),
+    }
+    found = alternate(rounds, sides)
     shown: dict[str, Any] = {"rows_per_batch": rows, "rounds": rounds}
     for side, runs in found.items():
-        seconds = [second for run in runs for second in (run.batches[1:] if batches > 1 else run.batches)]
+        seconds = [second for run in runs for second in run.batches[min(1, batches - 1) : batches]]
         shown[side] = {
             "rows_per_s": round(rows / statistics.median(seconds)),
             "seconds_per_batch": [round(second, 2) for second in seconds],
@@ -377,6 +404,7 @@ def sink(bench: Bench, rows: int, batches: int, rounds: int) -> dict[str, Any]:
             "memory": {name: max(run.memory[name] for run in runs) for name in runs[0].memory},
         }
     shown["ratio"] = round(shown["exactly_once"]["rows_per_s"] / shown["at_least_once"]["rows_per_s"], 3)
+    shown["ratio_to_native"] = round(shown["exactly_once"]["rows_per_s"] / shown["native"]["rows_per_s"], 3)
     return shown
 
 
@@ -385,20 +413,21 @@ def measure(bench: Bench, *, quick: bool, only: str | None) -> dict[str, Any]:
     grown: dict[str, float] = {}
     details: dict[str, Any] = {
         "reading": "source_cpu_vs_spark_native is CPU seconds per million rows, ours ÷ Spark's own source and Iceberg's own sink (lower is "
-        "better; driver Python and JVM together, the broker's are not counted); sink_vs_at_least_once is rows/s exactly once ÷ Spark's "
-        "own at-least-once writer (higher is better); growth is the peak of resident memory during the larger batch ÷ during the smaller",
+        "better; driver Python and JVM together, the broker's are not counted); sink_vs_at_least_once is rows/s exactly once ÷ at "
+        "least once through Spark's own writer (higher is better; native is that writer in a query of its own, without us); growth is the peak of resident memory during the larger batch ÷ during the smaller",
         "quick": quick,
     }
     if only in (None, "sink"):  # first: what the other question leaves behind in memory would blur the growth
         small, large = (50_000, 500_000) if quick else (500_000, 5_000_000)
-        for delivery in ("exactly_once", "at_least_once"):
-            bench.write(delivery, large // 5, 2)  # load classes and compile code, for both sides
+        sink(bench, large // 5, 2, 1)  # load classes and compile code, for all sides
         details["sink"] = [sink(bench, small, 4, 2), sink(bench, large, 3 if quick else 1, 2)]
-        print(f"{'rows/batch':>10} {'exactly once':>13} {'at least once':>14} {'ratio':>6}   {'Python peak MB':>14} {'JVM peak MB':>12}")
+        print(
+            f"{'rows/batch':>10} {'exactly once':>13} {'at least once':>14} {'ratio':>6} {'Spark alone':>12}   {'Python peak MB':>14} {'JVM peak MB':>12}"
+        )
         for found in details["sink"]:
-            exact, loose = found["exactly_once"], found["at_least_once"]
+            exact, loose, native = found["exactly_once"], found["at_least_once"], found["native"]
             print(
-                f"{found['rows_per_batch']:>10} {exact['rows_per_s']:>9} r/s {loose['rows_per_s']:>10} r/s {found['ratio']:>6}   "
+                f"{found['rows_per_batch']:>10} {exact['rows_per_s']:>9} r/s {loose['rows_per_s']:>10} r/s {found['ratio']:>6} {native['rows_per_s']:>8} r/s   "
                 f"{exact['memory']['python_peak_mb']:>14} {exact['memory']['jvm_peak_mb']:>12}",
                 flush=True,
             )

@@ -161,7 +161,7 @@ def test_a_broker_that_stays_away_ends_the_run_cleanly(tmp_path: Path, kafka: Ka
     shop = Shop(tmp_path, kafka, 'give_up_after="5 s"')
     shop.feed(0, 40)
     running = start_cli(tmp_path, "run", "to_both")
-    until(lambda: shop.rows() == 40, "everything arrives")
+    until(lambda: shop.rows() == 40 and len(shop.delivered()) == 40, "everything arrives")
 
     with kafka.outage():
         began = time.monotonic()

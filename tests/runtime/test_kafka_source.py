@@ -341,7 +341,9 @@ def test_a_gap_that_is_not_there_cannot_be_accepted(sandbox: Sandbox, kafka: Kaf
 def test_records_that_vanish_between_two_batches_are_named_while_running(sandbox: Sandbox, kafka: KafkaForTests, topic: str) -> None:
     """Retention overtakes a running pipeline: the third batch asks for what is gone."""
     declare(sandbox, kafka, topic, "max_offsets_per_batch=2")
-    kafka.produce(topic, numbers(0, 6), partition=0)
+    large = "x" * 700_000  # a consumer fetches about 1 MB ahead, and what it holds in memory cannot vanish
+    for n in range(6):
+        kafka.produce(topic, [json.dumps({"n": n, "padding": large})], partition=0)
     real = sandbox.heard.progress
 
     def remove(progress: Any) -> None:

@@ -99,6 +99,7 @@ _REJECTED = frozenset(
 _PASSING = frozenset(
     [
         KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._RESOLVE,
         KafkaError._ALL_BROKERS_DOWN,
@@ -530,7 +531,7 @@ class TransactionalTopic:
             return self._fenced()
         if code in _REJECTED or (code in _PASSING and reports.trouble is not None and reports.trouble.code() in _REJECTED):
             return self._rejected(words, so)
-        late = "did not answer in time" if code in _PASSING else "reports an error"
+        late = "does not answer" if code in _PASSING else "reports an error"
         return TopicUnavailable(
             ClusterUnreachable(
                 f"topic '{self.topic}' could not be written, the Kafka cluster at {self._connection.bootstrap} {late}: {words}{so}",
