@@ -6,9 +6,9 @@ A topic has no staging: the open transaction is the staging, invisible to `read_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline.messaging.connection import KafkaConnection
 from strandline.messaging.transactions import TopicFenced, TopicOutcomeUnknown, TopicProblem, TransactionalTopic
@@ -18,9 +18,9 @@ from strandline.model.fence import Proposal, Verdict, decide
 from strandline.model.kafka import TopicSink
 from strandline.model.marker import Marker
 from strandline.model.stamp import Witness
+from strandline.runtime.arrow_batches import arrow_batches
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 DELIVERY_TRIES = 3
@@ -190,17 +190,3 @@ def message_frame(frame: DataFrame, sink: TopicSink) -> DataFrame:
     if sink.partition is not None:
         columns.append(F.col(f"`{sink.partition}`").cast("int").alias("partition"))
     return frame.select(*columns)
-
-
-def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """A frame's rows, partition by partition, without ever holding all of them: Spark computes one ahead of us."""
-    import pyarrow as pa
-    from pyspark.serializers import NoOpSerializer
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.util import _local_iterator_from_socket
-
-    schema = to_arrow_schema(frame.schema)
-    jvm: Any = frame.sparkSession.sparkContext._jvm
-    served = jvm.PythonRDD.toLocalIteratorAndServe(frame._jdf.toArrowBatchRdd(), True)
-    for payload in _local_iterator_from_socket(served, NoOpSerializer()):
-        yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
