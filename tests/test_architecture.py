@@ -20,7 +20,7 @@ from strandline.model.errors import StrandlineError
 
 PACKAGE = Path(strandline.__file__).parent
 
-ROOMS = ["model", "project", "ledger", "messaging", "tables", "checkpoints", "runtime", "evidence", "testing", "demo", "cli"]
+ROOMS = ["model", "state", "project", "ledger", "messaging", "tables", "checkpoints", "runtime", "evidence", "testing", "demo", "cli"]
 """Bottom to top: a room imports only from itself and from rooms below it."""
 
 FRONT_DOOR = "api"
@@ -92,8 +92,10 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
     assert upward == []
 
 
-def test_the_front_door_knows_only_the_model() -> None:
-    assert {found.from_room for found in OURS if found.room == FRONT_DOOR} <= {"model", FRONT_DOOR}
+def test_the_front_door_knows_only_declarations_and_what_a_transform_calls() -> None:
+    known = {found.target for found in OURS if found.room == FRONT_DOOR and found.from_room not in {"model", FRONT_DOOR}}
+
+    assert {target.rpartition(".")[0] for target in known} <= {"strandline.state.declarations", "strandline.runtime.keyed.frames"}
 
 
 def test_only_those_who_act_as_users_come_in_by_the_front_door() -> None:
@@ -137,18 +139,27 @@ def test_every_module_says_what_it_is_for(file: str) -> None:
 
 def test_the_public_surface_is_pinned() -> None:
     assert sorted(strandline.__all__) == [
+        "Context",
+        "KeyedProcess",
         "Pipeline",
         "StrandlineError",
         "__version__",
+        "aggregating_state",
         "checkpoint",
         "files",
         "generator",
         "kafka",
+        "keyed",
+        "list_state",
+        "map_state",
         "pipeline",
+        "reducing_state",
         "registry",
         "secret",
         "table",
         "topic",
+        "ttl",
+        "value_state",
     ]
     assert all(hasattr(strandline, name) for name in strandline.__all__)
 

@@ -6,20 +6,40 @@ Light to import: engines are loaded only when a pipeline runs.
 from strandline.api import checkpoint, files, generator, kafka, pipeline, registry, secret, table, topic
 from strandline.model.definition import Pipeline
 from strandline.model.errors import StrandlineError
+from strandline.state.declarations import (
+    Context,
+    KeyedProcess,
+    aggregating_state,
+    list_state,
+    map_state,
+    reducing_state,
+    ttl,
+    value_state,
+)
+from strandline.streams import keyed
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Context",
+    "KeyedProcess",
     "Pipeline",
     "StrandlineError",
     "__version__",
+    "aggregating_state",
     "checkpoint",
     "files",
     "generator",
     "kafka",
+    "keyed",
+    "list_state",
+    "map_state",
     "pipeline",
+    "reducing_state",
     "registry",
     "secret",
     "table",
     "topic",
+    "ttl",
+    "value_state",
 ]

@@ -28,6 +28,7 @@ from strandline.ledger.records import (
     IntentState,
     ProcessIdentity,
     StagedFile,
+    StateSize,
 )
 from strandline.ledger.requests import CANCEL, STOP
 from strandline.model.continuity import Gap, TopicFacts
@@ -668,6 +669,27 @@ def test_a_gap_and_a_delivery_are_recorded_once(ledger: Ledger) -> None:
 
     assert ledger.gaps.of_strand("p", "s") == [(3, Gap("t", 0, 1, 2))]
     assert ledger.deliveries.of_topic("kafka:o") == [delivery]
+
+
+def test_a_ledger_of_version_3_tells_of_keyed_state(tmp_path: Path) -> None:
+    copy = tmp_path / "ledger-v3.db"
+    shutil.copy(FIXTURES / "ledger-v3.db", copy)
+    ledger = open_ledger(f"sqlite:///{copy}")
+
+    assert ledger.state_sizes.operators("orders", "strand-1") == ["totals"]
+    (size,) = ledger.state_sizes.of_operator("orders", "strand-1", "totals")
+    assert (size.keys, size.bytes, size.touched, size.timers_fired, size.expired) == (3, 120, 2, 1, 4)
+    assert size.entries == {"recent": 7, "total": 3}
+    assert size.oldest_at == "2026-01-31T11:00:00.000Z"
+
+
+def test_a_batch_that_runs_again_replaces_its_state_sizes(ledger: Ledger) -> None:
+    first = StateSize("orders", "s", 0, "totals", 3, 120, 2, 0, 0, {"total": 3})
+
+    ledger.state_sizes.record([first])
+    ledger.state_sizes.record([replace(first, keys=4), replace(first, batch=1, keys=5)])
+
+    assert [(size.batch, size.keys) for size in ledger.state_sizes.of_operator("orders", "s", "totals")] == [(1, 5), (0, 4)]
 
 
 def test_an_upgraded_ledger_has_the_columns_of_a_new_one(version_1: Path, file: Path, ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from strandline.ledger.events import Events
 from strandline.ledger.kafka import Deliveries, Gaps, Topics
 from strandline.ledger.migrations import migrate
 from strandline.ledger.requests import Requests
+from strandline.ledger.states import StateSizes
 from strandline.model.errors import LedgerUnavailable
 from strandline.model.times import human_duration
 
@@ -39,6 +40,7 @@ class Ledger:
         self.topics = Topics(self.transaction)
         self.gaps = Gaps(self.transaction)
         self.deliveries = Deliveries(self.transaction)
+        self.state_sizes = StateSizes(self.transaction)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

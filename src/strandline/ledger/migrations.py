@@ -11,10 +11,10 @@ from collections.abc import Callable
 from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from strandline.ledger.exclusive import hold_exclusively
-from strandline.ledger.schema import deliveries, gaps, metadata, schema_version, topics
+from strandline.ledger.schema import deliveries, gaps, metadata, schema_version, state_sizes, topics
 from strandline.model.errors import LedgerUnavailable
 
-LATEST = 2
+LATEST = 3
 
 
 def _add_kafka(connection: Connection) -> None:
@@ -23,7 +23,12 @@ def _add_kafka(connection: Connection) -> None:
     metadata.create_all(connection, tables=[topics, gaps, deliveries])
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _add_kafka}
+def _add_state_sizes(connection: Connection) -> None:
+    """Version 3: how large keyed state was after each batch."""
+    metadata.create_all(connection, tables=[state_sizes])
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _add_kafka, 2: _add_state_sizes}
 
 
 def migrate(connection: Connection) -> None:

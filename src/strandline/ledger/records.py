@@ -154,3 +154,24 @@ class Event:
     attempt: int | None
     kind: str
     detail: str
+
+
+@dataclass(frozen=True)
+class StateSize:
+    """The state of a keyed operator after a batch, over all its buckets."""
+
+    pipeline: str
+    strand: str
+    batch: int
+    operator: str
+    keys: int
+    bytes: int
+    touched: int
+    """Keys that had events in the batch."""
+    timers_fired: int
+    expired: int
+    """Entries that were cleaned up because their ttl had passed."""
+    entries: dict[str, int]
+    """Entries by state: a value counts one, a list its elements, a map its keys."""
+    oldest_at: str | None = None
+    """When the oldest entry with a ttl was last touched, or later."""

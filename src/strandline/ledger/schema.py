@@ -192,3 +192,20 @@ deliveries = Table(
     Column("committed_at", String(30), nullable=False),
     Index("ix_deliveries_pipeline", "pipeline", "topic_name", "batch"),
 )
+
+state_sizes = Table(
+    "state_sizes",
+    metadata,
+    Column("pipeline", String(200), primary_key=True),
+    Column("strand", String(60), primary_key=True),
+    Column("operator", String(200), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("keys", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("touched", BigInteger, nullable=False),
+    Column("timers_fired", BigInteger, nullable=False),
+    Column("expired", BigInteger, nullable=False),
+    Column("oldest_at", String(30)),
+    Column("entries", Text, nullable=False),
+    Column("recorded_at", String(30), nullable=False),
+)

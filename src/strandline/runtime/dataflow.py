@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from strandline.model.definition import LATE_COLUMN, SINGLE, Pipeline, Sink, TableSink
 from strandline.model.errors import DefinitionError, TransformFailed
 from strandline.model.offsets import Offsets
+from strandline.runtime.keyed.building import KeyedBuild, building
+from strandline.runtime.keyed.pickling import travel_with_their_code
 from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.sources import SourceReader
 from strandline.runtime.sources.reader import SOURCE_OPTION
@@ -70,7 +72,12 @@ class Dataflow:
 
 
 def build(
-    spark: SparkSession, pipeline: Pipeline, readers: Mapping[str, SourceReader], origin: Offsets, lateness: LateWatermark
+    spark: SparkSession,
+    pipeline: Pipeline,
+    readers: Mapping[str, SourceReader],
+    origin: Offsets,
+    lateness: LateWatermark,
+    keyed: KeyedBuild,
 ) -> Dataflow:
     """Read the sources, set late and malformed rows apart, call the user's transform, check what it returns."""
     inputs: dict[str, DataFrame] = {}
@@ -84,7 +91,8 @@ def build(
             if late is not None:
                 side.append((Role.LATE, name, late))
         inputs[name] = rows
-    results = _call_transform(pipeline, inputs)
+    with building(keyed):
+        results = _call_transform(pipeline, inputs)
     if pipeline.event_time and pipeline.late == "label":
         _check_label(pipeline, results)
     outputs = [Output(f"o{i}", Role.DATA, pipeline.sinks[key], frame) for i, (key, frame) in enumerate(results.items())]
@@ -100,7 +108,8 @@ def build(
     if quarantine is not None:
         sink = TableSink(f"{pipeline.side_table_base}__quarantine")
         outputs.append(Output(f"o{len(outputs)}", Role.QUARANTINE, sink, quarantine))
-    frame = _tagged_union(outputs) if len(outputs) > 1 else outputs[0].frame
+    frame = _tagged_union(outputs, keyed) if len(outputs) > 1 else outputs[0].frame
+    _check_runs_once(pipeline, frame, keyed)
     labels = bool(pipeline.event_time) and pipeline.late == "label"
     return Dataflow(frame, tuple(outputs), _source_lines(frame), labels)
 
@@ -122,6 +131,7 @@ def _separate_late(
 
 
 def _call_transform(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    travel_with_their_code(pipeline.transform.__module__)
     try:
         result: Any = pipeline.transform(**inputs)
     except Exception as error:
@@ -174,16 +184,36 @@ def _check_label(pipeline: Pipeline, results: Mapping[str, DataFrame]) -> None:
             )
 
 
-def _tagged_union(outputs: list[Output]) -> DataFrame:
+def _check_runs_once(pipeline: Pipeline, frame: DataFrame, keyed: KeyedBuild) -> None:
+    """A keyed operator whose outputs were changed one by one would be in the query once for each, with its state."""
+    plan = frame._jdf.queryExecution().analyzed().toString()
+    found = sum(1 for line in plan.splitlines() if line.lstrip(" :+-").startswith("TransformWithState"))
+    if keyed.made and found > len(keyed.made):
+        raise DefinitionError(
+            f"pipeline '{pipeline.name}' would run a keyed operator more than once ({', '.join(sorted(keyed.made))}): several of its outputs are "
+            "used, and some were changed after it; emit rows in their final form and return the outputs as they are",
+            next_command=f"edit {pipeline.file}",
+        )
+
+
+def _tagged_union(outputs: list[Output], keyed: KeyedBuild) -> DataFrame:
     from pyspark.sql import functions as F
 
     def tag(output: Output) -> DataFrame:
         columns = [F.col(f"`{name}`") for name in output.frame.columns]
         return output.frame.select(F.lit(output.tag).alias(_TAG), F.struct(*columns).alias(output.tag))
 
-    union = tag(outputs[0])
-    for output in outputs[1:]:
-        union = union.unionByName(tag(output), allowMissingColumns=True)
+    branches: list[DataFrame] = []
+    left = list(outputs)
+    for operator in keyed.outputs:
+        own = {name: output for output in outputs if (name := operator.name_of(output.frame)) is not None}
+        if len(own) > 1:
+            branches.append(operator.together({name: output.tag for name, output in own.items()}, _TAG))
+            left = [output for output in left if output not in own.values()]
+    branches += [tag(output) for output in left]
+    union = branches[0]
+    for branch in branches[1:]:
+        union = union.unionByName(branch, allowMissingColumns=True)
     return union
 
 

@@ -124,6 +124,8 @@ class RunningAttempt:
         try:
             self._started.lateness.check(self._started.checkpoint.late_watermark_ms(batch))
             result = self._started.protocol.run_batch(frame, batch)
+            identity = self._started.identity
+            self._ledger.state_sizes.record(self._started.measures.take(identity.pipeline, identity.strand, batch))
             plan = self._started.checkpoint.plan(batch)
             self._started.lateness.set(plan.watermark_ms if plan else 0)
         except BaseException as error:

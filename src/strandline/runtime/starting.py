@@ -27,6 +27,9 @@ from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_iden
 from strandline.runtime.claims import NEW_STRAND, Claims
 from strandline.runtime.dataflow import Dataflow, Output, Role, build
 from strandline.runtime.kafka_inputs import KafkaInputs
+from strandline.runtime.keyed.building import KeyedBuild, check_dropped_state
+from strandline.runtime.keyed.measuring import KeyedMeasures
+from strandline.runtime.keyed.records import keep_records, operator_records
 from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.liveness import Liveness, liveness_of, process_is_gone, this_process
 from strandline.runtime.options import Allowances
@@ -60,6 +63,7 @@ class Started:
     lateness: LateWatermark
     inputs: KafkaInputs
     topics: tuple[TopicChain, ...]
+    measures: KeyedMeasures
 
     def connections(self) -> list[KafkaConnection]:
         """Every Kafka cluster this attempt depends on, once."""
@@ -182,7 +186,11 @@ def start(
     inputs = KafkaInputs.of(readers, identity, ledger, reporter)
     inputs.accept(facts.next_batch, allow.accept_gaps)
     origin = _origin_of(checkpoint, facts, readers)
-    dataflow = build(spark, pipeline, readers, origin, lateness)
+    measures = KeyedMeasures(spark)
+    keyed = KeyedBuild(operator_records(checkpoint), measures.teller)
+    dataflow = build(spark, pipeline, readers, origin, lateness, keyed)
+    check_dropped_state(keyed)
+    keep_records(checkpoint, keyed)
     positions = Positions(pipeline.name, registered.strand, checkpoint, ledger, readers, dataflow.source_lines, origin)
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
@@ -219,6 +227,7 @@ def start(
         lateness,
         inputs,
         tuple(topic for _, topic in topics),
+        measures,
     )
 
 

@@ -1,0 +1,114 @@
+"""What a run knows about its keyed operators while the transform is being called: earlier schemas, and where measures go.
+
+The transform is plain PySpark and calls `sl.keyed` somewhere inside; a context variable tells that call which run it belongs to. Without one (in a
+notebook, in a test) operators start fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from strandline.model.errors import DefinitionError
+from strandline.runtime.keyed.operator import Tell
+from strandline.state.evolution import Incompatible
+from strandline.state.layout import Epochs, Layout
+from strandline.state.types import StructOf, parse_fields
+
+if TYPE_CHECKING:
+    from strandline.runtime.keyed.frames import KeyedOutputs
+
+
+@dataclass(frozen=True)
+class OperatorRecord:
+    """What is kept of an operator beside the checkpoint."""
+
+    name: str
+    buckets: tuple[int, ...]
+    key: StructOf
+    layouts: tuple[Layout, ...]
+    """Every layout the state was written under; an entry names its own by number."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "name": self.name,
+            "buckets": list(self.buckets),
+            "key": [{"name": f.name, "type": f.type.ddl} for f in self.key.fields],
+            "layouts": [layout.as_json() for layout in self.layouts],
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> OperatorRecord:
+        key = parse_fields(", ".join(f"`{f['name']}` {f['type']}" for f in found["key"]))
+        return cls(found["name"], tuple(found["buckets"]), key, tuple(map(Layout.from_json, found["layouts"])))
+
+
+@dataclass
+class KeyedBuild:
+    """The keyed operators of one run, in the order in which the transform makes them."""
+
+    known: Mapping[str, OperatorRecord] = field(default_factory=dict)
+    tell: Callable[[str], Tell] | None = None
+    """Where an operator's measures go, by its name."""
+    made: dict[str, OperatorRecord] = field(default_factory=dict)
+    outputs: list[KeyedOutputs] = field(default_factory=list)
+
+    def register(self, name: str, key: StructOf, layout: Layout, buckets: list[int]) -> OperatorRecord:
+        """The operator's record: the earlier one continued, or a new one."""
+        if name in self.made:
+            raise DefinitionError(f"two keyed operators are named '{name}'; give one of them another name=…")
+        before = self.known.get(name)
+        if before is None:
+            record = OperatorRecord(name, tuple(buckets), key, (layout,))
+        else:
+            record = _continued(before, key, layout)
+        self.made[name] = record
+        return record
+
+
+def _continued(before: OperatorRecord, key: StructOf, layout: Layout) -> OperatorRecord:
+    if [(f.name, f.type) for f in before.key.fields] != [(f.name, f.type) for f in key.fields]:
+        raise DefinitionError(
+            f"'{before.name}' is keyed by ({key.ddl}) now, its state by ({before.key.ddl}); state cannot change its key",
+            next_command="give the operator another name=… to begin with empty state, or keep the key",
+        )
+    layouts = before.layouts if before.layouts[-1] == layout else (*before.layouts, layout)
+    try:
+        Epochs(layouts).check()
+    except Incompatible as wrong:
+        raise DefinitionError(
+            f"the state of '{before.name}' cannot be read as it is declared now: {wrong}",
+            next_command="keep the declaration, or declare the new form under a new state name",
+        ) from wrong
+    return OperatorRecord(before.name, before.buckets, before.key, layouts)
+
+
+def check_dropped_state(build: KeyedBuild) -> None:
+    """State whose operator is gone would stay in the checkpoint unread, and Spark would refuse it in words of its own."""
+    if gone := sorted(set(build.known) - set(build.made)):
+        raise DefinitionError(
+            f"the checkpoint holds state of the keyed operator '{gone[0]}', which the pipeline no longer has (it has "
+            f"{', '.join(sorted(build.made)) or 'none'})",
+            next_command="keep the operator and its name=…, or begin again with: strandline run PIPELINE --new-strand",
+        )
+
+
+_current: ContextVar[KeyedBuild | None] = ContextVar("strandline_keyed_build", default=None)
+
+
+@contextmanager
+def building(build: KeyedBuild) -> Iterator[KeyedBuild]:
+    """Operators made inside belong to this run."""
+    token = _current.set(build)
+    try:
+        yield build
+    finally:
+        _current.reset(token)
+
+
+def current_build() -> KeyedBuild:
+    return _current.get() or KeyedBuild()

@@ -1,0 +1,88 @@
+"""The events of a bucket's batch by key, straight from Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from strandline.state.arrow import rows_of
+from strandline.state.codec import Codec, codec_of, pack, unpack
+from strandline.state.types import StructOf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Keys:
+    """How a processor's key looks: a plain value, or a named tuple when several columns make it."""
+
+    def __init__(self, fields: StructOf, single: bool) -> None:
+        self.names = [field.name for field in fields.fields]
+        self.fields = fields
+        self._single = single
+        self._codec: Codec = codec_of(fields.fields[0].type if single else fields)
+
+    def pack(self, key: Any) -> bytes:
+        return pack(self._codec.to_plain(key))
+
+    def unpack(self, packed: bytes) -> Any:
+        return self._codec.from_plain(unpack(packed))
+
+
+class GroupedEvents:
+    """Rows of one bucket, sorted by key; implements `state.bucket.Events`."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], keys: Keys, order_by: str | None) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches).combine_chunks()
+        codes, values = _codes(table, keys.names)
+        if order_by is None:
+            order = np.argsort(codes, kind="stable")
+        else:
+            column = (
+                table.column(order_by).to_numpy() if pa.types.is_primitive(table.schema.field(order_by).type) else _ranks(table, order_by)
+            )
+            order = np.lexsort((column, codes))
+        ordered = codes[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        self._rows = rows_of(table.take(pa.array(order)).combine_chunks())
+        self._bounds = [*starts.tolist(), len(order)]
+        self._values = [values[code] for code in ordered[starts].tolist()]
+        self.keys = [keys.pack(value) for value in self._values]
+        self._keys = keys
+
+    def key(self, number: int) -> Any:
+        return self._keys.unpack(self.keys[number])
+
+    def events(self, number: int) -> list[Any]:
+        return self._rows[self._bounds[number] : self._bounds[number + 1]]
+
+
+def _codes(table: pa.Table, names: Sequence[str]) -> tuple[Any, Any]:
+    """A number per row that is equal for equal keys, and the key behind each number."""
+    import numpy as np
+
+    encoded = [table.column(name).combine_chunks().dictionary_encode() for name in names]
+    columns = [column if not hasattr(column, "chunks") else column.chunk(0) for column in encoded]
+    values = [column.dictionary.to_pylist() for column in columns]
+    codes = columns[0].indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(names) == 1:
+        return codes, values[0]
+    for column in columns[1:]:
+        codes = codes * (len(column.dictionary) + 1) + column.indices.to_numpy(zero_copy_only=False)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    places = [column.indices.to_numpy(zero_copy_only=False)[first] for column in columns]
+    keys = [tuple(own[place] for own, place in zip(values, row, strict=True)) for row in zip(*places, strict=True)]
+    return inverse, keys
+
+
+def _ranks(table: pa.Table, name: str) -> Any:
+    """Numbers in the order of a column that numpy cannot sort itself, such as strings."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    ranks = np.empty(table.num_rows, dtype=np.int64)
+    ranks[pc.sort_indices(table.column(name)).to_numpy()] = np.arange(table.num_rows)
+    return ranks

@@ -1,0 +1,154 @@
+"""The store of a bucket inside Spark: one map state of bytes, asked in bulk where Spark allows it.
+
+Spark's client sends one request, waits for the answer, and so on. The server answers in order, so many requests may be on their way at once. That
+needs parts of the client that are private: they are all here, used only with the versions they were tested with, and
+otherwise the public client serves, with the same results and more waiting.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from strandline.model.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+
+Access = Literal["auto", "pipelined", "plain"]
+
+STATE = "strandline"
+"""The name of the map state."""
+
+TESTED = ("4.1.",)
+"""Versions of pyspark whose private parts are known."""
+
+WINDOW = 1024
+"""Requests on their way at once: enough to hide the waiting, few enough for the answers to fit into memory."""
+
+SILENCE = 120.0
+"""Seconds without any answer after which the state server is taken for dead."""
+
+_LENGTH = struct.Struct("!i")
+_HEADER = struct.Struct("!ii")
+_READ = 1 << 18
+
+
+class PlainStore:
+    """Through Spark's public API: one exchange per entry."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = (self._state.getValue((key,)) for key in keys)
+        return [None if value is None else bytes(value[0]) for value in found]
+
+    def put_many(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, value in entries:
+            self._state.updateValue((key,), (value,))
+
+    def remove_many(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._state.removeKey((key,))
+
+
+class PipelinedStore:
+    """Through the same socket, many requests at a time. Nothing is on its way before or after a call."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        import pyspark.sql.streaming.proto.StateMessage_pb2 as messages
+
+        self._messages: Any = messages
+        client: Any = handle._statefulProcessorApiClient
+        self._socket: socket.socket = client._client_socket
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        m = self._messages
+        requests = [self._request(getValue=m.GetValue(userKey=_row(key))) for key in keys]
+        return [pickle.loads(value)[0] if value else None for value in self._exchange(requests)]
+
+    def put_many(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        m = self._messages
+        self._exchange([self._request(updateValue=m.UpdateValue(userKey=_row(key), value=_row(value))) for key, value in entries])
+
+    def remove_many(self, keys: Sequence[bytes]) -> None:
+        m = self._messages
+        self._exchange([self._request(removeKey=m.RemoveKey(userKey=_row(key))) for key in keys])
+
+    def _request(self, **call: Any) -> bytes:
+        m = self._messages
+        request = m.StateRequest(stateVariableRequest=m.StateVariableRequest(mapStateCall=m.MapStateCall(stateName=STATE, **call)))
+        content: bytes = request.SerializeToString()
+        return _HEADER.pack(0, len(content)) + content
+
+    def _exchange(self, requests: Sequence[bytes]) -> list[bytes]:
+        answers: list[bytes] = []
+        for first in range(0, len(requests), WINDOW):
+            window = requests[first : first + WINDOW]
+            for content in _converse(self._socket, b"".join(window), len(window)):
+                answer = self._messages.StateResponse.FromString(content)
+                if answer.statusCode not in (0, 1, 2):  # 1 and 2: no such entry
+                    raise RuntimeError(f"Spark's state server refused a request: {answer.errorMessage}")
+                answers.append(answer.value if answer.statusCode == 0 else b"")
+        return answers
+
+
+def _row(value: bytes) -> bytes:
+    return pickle.dumps((value,), 5)
+
+
+def _converse(connection: socket.socket, outgoing: bytes, answers: int) -> list[bytes]:
+    """Send and receive at once: neither side can wait for the other with full buffers."""
+    left = memoryview(outgoing)
+    incoming = bytearray()
+    start = 0
+    found: list[bytes] = []
+    while len(found) < answers:
+        readable, writable, _ = select.select([connection], [connection] if left else [], [], SILENCE)
+        if not readable and not writable:
+            raise TimeoutError(f"Spark's state server has not answered for {SILENCE:.0f} s")
+        if writable:
+            try:
+                left = left[connection.send(left[:_READ], socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                pass
+        if readable:
+            received = connection.recv(_READ)
+            if not received:
+                raise EOFError("Spark's state server closed the connection")
+            incoming += received
+            while len(incoming) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(incoming, start)
+                end = start + _LENGTH.size + length
+                if len(incoming) < end:
+                    break
+                found.append(bytes(incoming[start + _LENGTH.size : end]))
+                start = end
+            if start > _READ:
+                del incoming[:start]
+                start = 0
+    return found
+
+
+def can_pipeline() -> bool:
+    """Is this a pyspark whose private parts are known?"""
+    import pyspark
+
+    return pyspark.__version__.startswith(TESTED)
+
+
+def choose(access: Access) -> Literal["pipelined", "plain"]:
+    """What `auto` means here; `pipelined` by name is refused where it was never tested."""
+    if access == "pipelined" and not can_pipeline():
+        import pyspark
+
+        raise DefinitionError(
+            f"access='pipelined' was tested with pyspark {', '.join(version + 'x' for version in TESTED)}, this is {pyspark.__version__}; "
+            "use access='auto'"
+        )
+    return "pipelined" if access != "plain" and can_pipeline() else "plain"

@@ -1,0 +1,1 @@
+"""Tests of keyed state; they share their strategies."""
