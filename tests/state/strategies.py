@@ -193,6 +193,12 @@ def _everything(process: Scripted, ctx: Context) -> Any:
     ]
 
 
+def _set_both(event: Any, ctx: Context) -> None:
+    """A tie, once both clocks have come that far."""
+    for clock in BACKWARDS:
+        ctx.set_timer(event.at, clock)
+
+
 def _delete_all(ctx: Context) -> None:
     for clock in BACKWARDS:
         for at in ctx.timers(clock):
@@ -250,6 +256,7 @@ OPERATIONS: Mapping[str, Callable[[Scripted, Any, Context], Any]] = {
     "aggregated.clear": lambda p, e, c: p.aggregated.clear(),
     "set event timer": lambda p, e, c: c.set_timer(e.at),
     "set processing timer": lambda p, e, c: c.set_timer(e.at, clock="processing"),
+    "set both timers": lambda p, e, c: _set_both(e, c),
     "delete event timer": lambda p, e, c: c.delete_timer(e.at, clock="event"),
     "delete processing timer": lambda p, e, c: c.delete_timer(e.at, clock="processing"),
     "delete all timers": lambda p, e, c: _delete_all(c),
@@ -299,11 +306,11 @@ def _variant(name: str, *, value: Ttl, elements: Ttl, entries: Ttl, folded: Ttl)
 
 _LENIENT: TtlVisibility = "return_expired_if_not_cleaned_up"
 
-Written = _variant("Written", value=ttl("2 s"), elements=ttl("3 s"), entries=ttl("1 s"), folded=ttl("5 s"))
+Written = _variant("Written", value=ttl("2 s"), elements=ttl("1500 ms"), entries=ttl("1 s"), folded=ttl("5 s"))
 Touched = _variant(
     "Touched",
     value=ttl("2 s", "read_and_write"),
-    elements=ttl("3 s", "read_and_write"),
+    elements=ttl("1500 ms", "read_and_write"),
     entries=ttl("1 s", "read_and_write"),
     folded=ttl("5 s", "read_and_write"),
 )
@@ -360,35 +367,44 @@ def _group(operation: str) -> str:
     return operation.split(".")[0] if "." in operation else "timers" if "timer" in operation else "other"
 
 
-_GROUPS = tuple(dict.fromkeys(map(_group, OPERATIONS)))
+_STATES = ("value", "number", "elements", "entries", "reduced", "aggregated")
 _LARGE = ("elements.add many", "entries.fill", "entries.empty")
-_STEPS = (0, 500, 1000, 1000, 2000, 1, 3000, 999, 5000, 10_000)
-"""Milliseconds from batch to batch: the TTLs, what times are made of, and a bit beside."""
+_SETS = ("set event timer", "set processing timer", "set both timers")
+_PACES = ((500, 0, 1000, 500, 1500), (1000, 500, 0, 2000, 3000, 5000, 10_000))
+"""Milliseconds from batch to batch. The slow pace lets several batches pass before a TTL has."""
+_BESIDE = (0, 0, 0, 0, 1, 499)
+"""Clocks mostly show times at which something is due, and now and then a bit more."""
 
 
 @st.composite
-def scripts(draw: st.DrawFn, *, keys: int = 4, max_batches: int = 8, max_events: int = 12, many: bool = True) -> list[Batch]:
+def scripts(draw: st.DrawFn, *, keys: int = 4, max_batches: int = 10, max_events: int = 12, many: bool = True) -> list[Batch]:
     """A list of batches. `many=False` leaves the operations out that fill lists and maps with hundreds of elements.
 
     Operations drawn from all there are would seldom meet on the same state of the same key, and nothing would come of them. So a
-    script is about few groups of operations and sometimes few keys, and it ends with a batch that looks at everything.
+    script is about few states, with or without timers, and sometimes few keys; and it ends with a batch that looks at everything.
     """
-    groups = draw(st.lists(st.sampled_from(_GROUPS), min_size=1, max_size=3, unique=True))
-    names = [f"k{number}" for number in range(draw(st.integers(1, keys)))]
-    looks_always = draw(st.booleans())
+    groups = [
+        *draw(st.lists(st.sampled_from(_STATES), min_size=1, max_size=2, unique=True)),
+        *draw(st.sampled_from([["timers", "other"], []])),
+    ]
     operations = [name for name in OPERATIONS if _group(name) in groups and (many or name not in _LARGE)]
+    if "timers" in groups:
+        operations += _SETS * 3
+    names = [f"k{number}" for number in range(draw(st.integers(1, keys)))]
     command = st.tuples(
         st.sampled_from(names),
         st.sampled_from(operations),
-        st.one_of(st.integers(-3, 20), st.integers(-3, MANY if many else 20)),
+        st.integers(-3, 20) if not many else st.one_of(st.integers(-3, 20), st.integers(-3, MANY)),
         st.sampled_from("abcd"),
-        st.one_of(st.integers(0, 24).map(lambda halves: halves * 500), st.integers(0, 12_000)),
+        st.one_of(st.integers(0, 16).map(_half_seconds), st.integers(0, 16).map(_half_seconds), st.integers(0, 8000)),
     )
+    step, beside = st.sampled_from(draw(st.sampled_from(_PACES))), st.sampled_from(_BESIDE)
     look = [(name, "everything", 0, "a", 0) for name in names]
+    looks_always = draw(st.booleans())
     batches: list[Batch] = []
-    seq, now = 0, 0
-    mark = draw(st.sampled_from([0, None]))
-    count = draw(st.integers(1, max_batches))
+    seq, count = 0, draw(st.integers(1, max_batches))
+    now, mark = _Hand(), _Hand()
+    has_mark = draw(st.booleans())
     for number in range(count + 1):
         commands = draw(st.lists(command, max_size=max_events)) if number < count else []
         if looks_always or number == count:
@@ -399,13 +415,27 @@ def scripts(draw: st.DrawFn, *, keys: int = 4, max_batches: int = 8, max_events:
             seq += 1
         if draw(st.booleans()):
             events.reverse()  # `order_by` puts them right
-        now += draw(st.sampled_from(_STEPS))
-        if mark is not None or draw(st.booleans()):
-            mark = (mark or 0) + draw(st.sampled_from(_STEPS))
-        batches.append(
-            Batch(tuple(events), None if mark is None else BASE + timedelta(milliseconds=mark), BASE + timedelta(milliseconds=now))
-        )
+        has_mark = has_mark or draw(st.booleans())
+        shown = now.moved(draw(step), draw(beside))
+        batches.append(Batch(tuple(events), mark.moved(draw(step), draw(beside)) if has_mark else None, shown))
     return batches
+
+
+def _half_seconds(number: int) -> int:
+    return number * 500
+
+
+@dataclass
+class _Hand:
+    """The hand of a clock, which never goes back."""
+
+    even: int = 0
+    shown: int = 0
+
+    def moved(self, by: int, beside: int) -> datetime:
+        self.even += by
+        self.shown = max(self.shown, self.even + beside)
+        return BASE + timedelta(milliseconds=self.shown)
 
 
 # -- comparing -------------------------------------------------------------------------------------------------------

@@ -57,10 +57,8 @@ class Events(Protocol):
     def events(self, number: int) -> list[Any]: ...
 
 
-class KeyReader(Protocol):
-    """From a packed key to the value that user code sees."""
-
-    def __call__(self, packed: bytes) -> Any: ...
+KeyReader = Callable[[bytes], Any]
+"""From a packed key to the value that user code sees."""
 
 
 @dataclass
@@ -123,9 +121,6 @@ class UserCodeFailed(Exception):
         self.events = events
 
 
-Emit = Callable[[str, Any], None]
-
-
 class Bucket:
     def __init__(
         self, store: Store, process: KeyedProcess, epochs: Epochs, key_of: KeyReader, now: Now, control: ControlTables | None = None
@@ -138,6 +133,7 @@ class Bucket:
         self._entry.now = now.processing
         self._process, self._handles = bind(process, self._entry)
         self._empty: list[Any] = [None] * (len(self._handles) + 1)
+        self._nothing = pack(self._empty)
         self._mortal = [handle for handle, state in zip(self._handles, epochs.current.states, strict=True) if state.ttl is not None]
         self._containers = [h for h, state in zip(self._handles, epochs.current.states, strict=True) if state.kind in ("list", "map")]
         self._names = [state.name for state in epochs.current.states]
@@ -170,11 +166,11 @@ class Bucket:
         self._table.expect(len(by_key))
         for packed, values in by_key.items():
             page = self._table.page_of(packed)
-            self._open(packed, page)
+            before = self._open(packed, page)
             for name, handle in zip(self._names, self._handles, strict=True):
                 if values.get(name) is not None:
                     handle.fill(values[name])
-            self._close(packed, page)
+            self._close(self._table.number_of(packed), page, before)
             if len(self._table.loaded) > HELD:
                 self._let_go()
         self._write()
@@ -192,25 +188,35 @@ class Bucket:
         return None if event is None else max(event, (self._now.watermark or 0) + 1)
 
     def _process_events(self, events: Events) -> Iterator[Mapping[str, list[Any]]]:
-        table = self._table
+        """The hot loop: what it does per key, it does for every key of every batch."""
+        table, entry, context = self._table, self._entry, self._context
+        process, close, empty = self._process.process, self._close, self._empty
         table.expect(len(events.keys))
         by_page: dict[int, list[int]] = {}
         for number, packed in enumerate(events.keys):
             by_page.setdefault(table.number_of(packed), []).append(number)
         pages = iter(by_page.items())
-        process, context = self._process.process, self._context
         while window := list(islice(pages, WINDOW)):
             table.load(page for page, _ in window)
+            rows = self._rows.setdefault(MAIN, [])
             for page_number, numbers in window:
                 page = table.loaded[page_number]
                 for number in numbers:
-                    packed = events.keys[number]
-                    self._open(packed, page)
-                    key, own = events.key(number), events.events(number)
-                    context.key = key
-                    self._call(lambda: process(key, own, context), own)  # noqa: B023 - called at once
-                    self._close(packed, page)
-            self.measures.touched += sum(len(numbers) for _, numbers in window)
+                    entry.key = packed = events.keys[number]
+                    stored = page.entries.get(packed)
+                    entry.cells = cells = unpack(stored) if stored is not None else empty.copy()
+                    entry.dirty = False
+                    before = self._present(cells)
+                    context.key = events.key(number)
+                    own = events.events(number)
+                    try:
+                        made = process(context.key, own, context)
+                        if made is not None:
+                            rows.extend(made)
+                    except Exception as error:
+                        raise UserCodeFailed(context.key, own) from error
+                    close(page_number, page, before)
+                self.measures.touched += len(numbers)
             yield from self._hand_over(_ROWS)
             if len(table.loaded) > HELD:
                 self._let_go()
@@ -223,19 +229,20 @@ class Bucket:
                 due.update(dict.fromkeys(agenda.take_due(now)))
         for number, page in self._visit(due):
             for packed in list(page.entries):
-                self._open(packed, page)
-                if self._entry.cells[0] is not None:
-                    self._fire(packed, page, nows)
+                before = self._open(packed, page)
+                if self._entry.cells[0] is not None and self._fire(packed, nows):
+                    self._close(number, page, before)
             self._reschedule(number, page, (0, 1))
             yield from self._hand_over(_ROWS)
 
-    def _fire(self, packed: bytes, page: Page, nows: tuple[int | None, int | None]) -> None:
+    def _fire(self, packed: bytes, nows: tuple[int | None, int | None]) -> bool:
+        """Fire the due timers of the key at hand; False when there are none."""
         timers = self._entry.cells[0]
         due = sorted(
             (at, clock) for clock, (times, now) in enumerate(zip(timers, nows, strict=True)) if now is not None for at in times if at <= now
         )
         if not due:
-            return
+            return False
         self._context.key = key = self._key_of(packed)
         self._context.deleted.clear()
         for at, clock in due:
@@ -244,17 +251,18 @@ class Bucket:
             self._entry.cells[0][clock].remove(at)
             self._entry.dirty = True
             self._context.clock = CLOCKS[clock]
-            instant = from_millis(at)
-            self._call(lambda: self._process.on_timer(key, instant, self._context), ())  # noqa: B023 - called at once
+            try:
+                self._rows.setdefault(MAIN, []).extend(self._process.on_timer(key, from_millis(at), self._context) or ())
+            except Exception as error:
+                raise UserCodeFailed(key, ()) from error
             self.measures.timers_fired += 1
         self._context.clock = None
-        self._close(packed, page)
+        return True
 
     def _clean_up(self) -> None:
         for number, page in self._visit(dict.fromkeys(self._agendas[_EXPIRY].take_due(self._now.processing))):
             for packed in list(page.entries):
-                self._open(packed, page)
-                self._close(packed, page)
+                self._close(number, page, self._open(packed, page))
             self._reschedule(number, page, (_EXPIRY,))
 
     def _visit(self, due: dict[int, None]) -> Iterator[tuple[int, Page]]:
@@ -268,54 +276,54 @@ class Bucket:
 
     # -- one key ---------------------------------------------------------------------------------------------------
 
-    def _open(self, packed: bytes, page: Page) -> None:
+    def _open(self, packed: bytes, page: Page) -> Any:
         stored = page.entries.get(packed)
         entry = self._entry
         entry.key = packed
         entry.cells = unpack(stored) if stored is not None else self._empty.copy()
         entry.dirty = False
-        self._before = entry.cells.copy() if not self._containers else [None, *(handle.count() for handle in self._handles)]
+        return self._present(entry.cells)
 
-    def _close(self, packed: bytes, page: Page) -> None:
+    def _present(self, cells: list[Any]) -> Any:
+        """What to compare with when the key is closed: elements by state, or with single values only, which are there."""
+        if self._containers:
+            return [handle.count() for handle in self._handles]
+        return [cell is None for cell in cells]
+
+    def _close(self, number: int, page: Page, before: Any) -> None:
         entry = self._entry
         for handle in self._mortal:
             self.measures.expired += handle.clean()
         for handle in self._containers:
             handle.close()
-        if entry.cells[0] is not None and not any(entry.cells[0]):
-            entry.cells[0] = None
+        cells = entry.cells
+        timers = cells[0]
+        if timers is not None and not any(timers):
+            cells[0] = timers = None
         if entry.dirty:
-            self._count()
-            if any(cell is not None for cell in entry.cells):
+            after = self._present(cells)
+            if after != before:
+                self._count(before, after)
+            content = pack(cells)
+            if len(content) > SPILL_BYTES and self._containers:
+                for handle in self._containers:
+                    handle.spill()
                 content = pack(entry.cells)
-                if len(content) > SPILL_BYTES:
-                    for handle in self._containers:
-                        handle.spill()
-                    content = pack(entry.cells)
-                self._table.put(page, packed, content)
+            if content != self._nothing:
+                self._table.put(page, entry.key, content)
             else:
-                self._table.remove(page, packed)
-        if self._mortal or entry.cells[0] is not None:
-            self._schedule(self._table.number_of(packed), page)
+                self._table.remove(page, entry.key)
+        if timers is not None or self._mortal:
+            self._schedule(number, page)
 
-    def _count(self) -> None:
+    def _count(self, before: list[Any], after: list[Any]) -> None:
         entries = self.measures.entries
         if self._containers:
-            for name, handle, before in zip(self._names, self._handles, self._before[1:], strict=True):
-                if change := handle.count() - before:
-                    entries[name] = entries.get(name, 0) + change
+            for name, old, new in zip(self._names, before, after, strict=True):
+                entries[name] += new - old
         else:
-            for name, cell, before in zip(self._names, self._entry.cells[1:], self._before[1:], strict=True):
-                if (cell is None) != (before is None):
-                    entries[name] = entries.get(name, 0) + (1 if before is None else -1)
-
-    def _call(self, code: Callable[[], Iterable[Any] | None], events: Sequence[Any]) -> None:
-        """Run the user's code to its end and take its rows."""
-        try:
-            for row in code() or ():
-                self._take(MAIN, row)
-        except Exception as error:
-            raise UserCodeFailed(self._context.key, events) from error
+            for name, was_missing, is_missing in zip(self._names, before[1:], after[1:], strict=True):
+                entries[name] += was_missing - is_missing
 
     # -- agendas ---------------------------------------------------------------------------------------------------
 

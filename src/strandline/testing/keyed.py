@@ -342,21 +342,21 @@ class _Handle:
             return dict(self._entries)
         return {slot: entry for slot, entry in self._entries.items() if not _expired(self._declaration, entry, self._desk.now)}
 
-    def _read(self, slot: Any) -> _Entry | None:
-        """One entry, for its content: reading keeps alive what is alive, if so declared; what has expired stays so."""
-        entry = self._seen().get(slot)
+    def _read(self, seen: dict[Any, _Entry]) -> list[_Entry]:
+        """Entries for their content: reading keeps alive what is alive, if so declared; what has expired stays so."""
         ttl = self._declaration.ttl
-        if (
-            entry is not None
-            and ttl is not None
-            and ttl.update == "read_and_write"
-            and not _expired(self._declaration, entry, self._desk.now)
-        ):
-            self._entries[slot] = replace(entry, touched=self._desk.now)
-        return entry
+        if ttl is not None and ttl.update == "read_and_write":
+            for slot, entry in seen.items():
+                if not _expired(self._declaration, entry, self._desk.now):
+                    self._entries[slot] = replace(entry, touched=self._desk.now)
+        return list(seen.values())
+
+    def _read_one(self, slot: Any) -> _Entry | None:
+        seen = self._seen()
+        return self._read({slot: seen[slot]})[0] if slot in seen else None
 
     def _read_all(self) -> list[_Entry]:
-        return [cast(_Entry, self._read(slot)) for slot in self._seen()]
+        return self._read(self._seen())
 
     def _write(self, slot: Any, plain: Any, key: Any = None) -> None:
         self._entries[slot] = _Entry(plain, self._desk.now, key)
@@ -372,7 +372,7 @@ class _Value(_Handle):
     _declaration: ValueDeclaration
 
     def get(self) -> Any:
-        entry = self._read(_ONLY)
+        entry = self._read_one(_ONLY)
         if entry is None:
             return self._python(self._plain(self._declaration.default))
         return self._python(entry.plain)
@@ -419,7 +419,7 @@ class _Map(_Handle):
         self._key_codec = codec_of(parse_type(declaration.key_type))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        entry = self._read(_slot(self._plain_key(key)))
+        entry = self._read_one(_slot(self._plain_key(key)))
         return default if entry is None else self._python(entry.plain)
 
     def put(self, key: Any, value: Any) -> None:
@@ -486,7 +486,7 @@ class _Reducing(_Folding):
         self._fold(added if old is None else self._declaration.reduce(old, added))
 
     def get(self) -> Any:
-        entry = self._read(_ONLY)
+        entry = self._read_one(_ONLY)
         return None if entry is None else self._python(entry.plain)
 
 
@@ -498,7 +498,7 @@ class _Aggregating(_Folding):
         self._fold(self._declaration.add(self._declaration.create() if old is None else old, value))
 
     def get(self) -> Any:
-        entry = self._read(_ONLY)
+        entry = self._read_one(_ONLY)
         if entry is None:
             return None
         accumulator = self._python(entry.plain)

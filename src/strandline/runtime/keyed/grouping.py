@@ -22,6 +22,17 @@ class Keys:
         self._single = single
         self._codec: Codec = codec_of(fields.fields[0].type if single else fields)
 
+    @property
+    def is_plain(self) -> bool:
+        """Arrow gives keys as user code sees them."""
+        return self._single and self._codec.is_plain
+
+    def pack_all(self, keys: Sequence[Any]) -> list[bytes]:
+        if self.is_plain:
+            return list(map(pack, keys))
+        to_plain = self._codec.to_plain
+        return [pack(to_plain(key)) for key in keys]
+
     def pack(self, key: Any) -> bytes:
         return pack(self._codec.to_plain(key))
 
@@ -49,12 +60,12 @@ class GroupedEvents:
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         self._rows = rows_of(table.take(pa.array(order)).combine_chunks())
         self._bounds = [*starts.tolist(), len(order)]
-        self._values = [values[code] for code in ordered[starts].tolist()]
-        self.keys = [keys.pack(value) for value in self._values]
-        self._keys = keys
+        distinct = [values[code] for code in ordered[starts].tolist()]
+        self.keys = keys.pack_all(distinct)
+        self._values = distinct if keys.is_plain else [keys.unpack(packed) for packed in self.keys]
 
     def key(self, number: int) -> Any:
-        return self._keys.unpack(self.keys[number])
+        return self._values[number]
 
     def events(self, number: int) -> list[Any]:
         return self._rows[self._bounds[number] : self._bounds[number + 1]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from strandline.runtime.keyed.grouping import GroupedEvents, Keys
 from strandline.runtime.keyed.packing import BLOB, EVENTS, KIND, batches_in, blob_of
 from strandline.runtime.keyed.stores import STATE, PipelinedStore, PlainStore
+from strandline.runtime.keyed.workers import keep_zip_directories
 from strandline.state.arrow import row_converter, rows_of, table_of
 from strandline.state.bucket import MAIN, Bucket, Measures, Now, UserCodeFailed
 from strandline.state.codec import WrongType
@@ -62,6 +63,7 @@ class BucketRunner:
     """Runs batches of buckets for the operator, whichever way Spark calls it."""
 
     def __init__(self, spec: OperatorSpec, handle: StatefulProcessorHandle) -> None:
+        keep_zip_directories()
         self._spec = spec
         self._handle = handle
         state = handle.getMapState(STATE, "k binary", "v binary")

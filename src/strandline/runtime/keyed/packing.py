@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from strandline.runtime.keyed.workers import keep_zip_directories
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -45,6 +47,7 @@ def pack_events(by: Sequence[str], operator: str) -> Callable[[Iterable[pa.Recor
         import numpy as np
         import pyarrow as pa
 
+        keep_zip_directories()
         for batch in batches:
             if batch.num_rows == 0:
                 continue
@@ -81,6 +84,7 @@ def packed(buckets: Sequence[int], kind: str, blobs: Sequence[bytes]) -> pa.Reco
 
 def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Blobs → the rows in them."""
+    keep_zip_directories()
     for batch in batches:
         for blob in batch.column(0):
             yield from batches_in(blob.as_py())
@@ -92,6 +96,7 @@ def unpack_tagged(tags: Mapping[str, str], tag_column: str) -> Callable[[Iterabl
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        keep_zip_directories()
         for packed in batches:
             for kind, blob in zip(packed.column(0).to_pylist(), packed.column(1), strict=True):
                 for batch in batches_in(blob.as_py()):
