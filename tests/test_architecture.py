@@ -166,8 +166,10 @@ def test_the_public_surface_is_pinned() -> None:
 
 def test_the_public_surface_of_the_testing_helpers_is_pinned() -> None:
     assert sorted(strandline.testing.__all__) == [
+        "BatchOutput",
         "CrashPoint",
         "Finished",
+        "KeyedHarness",
         "Order",
         "assert_chain_unbroken",
         "assert_rows_once",

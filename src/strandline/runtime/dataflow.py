@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from strandline.model.definition import LATE_COLUMN, SINGLE, Pipeline, Sink, TableSink
-from strandline.model.errors import DefinitionError, TransformFailed
+from strandline.model.errors import DefinitionError, StrandlineError, TransformFailed
 from strandline.model.offsets import Offsets
 from strandline.runtime.keyed.building import KeyedBuild, building
 from strandline.runtime.keyed.pickling import travel_with_their_code
@@ -134,6 +134,8 @@ def _call_transform(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> dict
     travel_with_their_code(pipeline.transform.__module__)
     try:
         result: Any = pipeline.transform(**inputs)
+    except StrandlineError:
+        raise  # a word of ours was used wrongly, and says so itself
     except Exception as error:
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(pipeline.file)]
         raise TransformFailed(

@@ -15,6 +15,8 @@ from strandline.model.errors import (
     StrandlineError,
     TransformFailed,
 )
+from strandline.runtime.keyed.operator import USER_CODE
+from strandline.runtime.keyed.packing import KEYLESS
 from strandline.runtime.sources.messages import MALFORMED
 from strandline.runtime.topics import NULL_KEY
 
@@ -39,6 +41,15 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
         return SourceProblem(
             f"{raised.group(1).strip()}; nothing of this batch entered the table",
             next_command=f"fix the pipeline, then: {again}" + (f" ({quarantine})" if MALFORMED in text else ""),
+        )
+    if keyless := re.search(rf"{KEYLESS} ([^\n]*)", text):
+        return SourceProblem(
+            f"{keyless.group(1).strip()}; nothing of this batch entered the table",
+            next_command=f"leave such events out before sl.keyed (where … is not null), then: {again}",
+        )
+    if own := re.search(rf"{USER_CODE} ([^\n]*)", text):
+        return TransformFailed(
+            f"{own.group(1).strip()}; nothing of this batch entered the table", next_command=f"fix the processor, then: {again}"
         )
     if failure := registry_failure(text):
         return failure

@@ -191,6 +191,8 @@ def start(
     dataflow = build(spark, pipeline, readers, origin, lateness, keyed)
     check_dropped_state(keyed)
     keep_records(checkpoint, keyed)
+    for hint in keyed.hints:
+        reporter.say(f"hint: {hint}")
     positions = Positions(pipeline.name, registered.strand, checkpoint, ledger, readers, dataflow.source_lines, origin)
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed

@@ -21,9 +21,10 @@ from strandline.state.layout import StateLayout
 def bind(process: KeyedProcess, entry: Entry) -> tuple[KeyedProcess, list[Handle]]:
     """A copy of the processor whose attributes are handles, and the handles in the order of their cells."""
     bound = copy.copy(process)
+    declared = states_of(process)  # by name: a class that was pickled may have its attributes in another order
     handles = []
-    for slot, (layout, declared) in enumerate(zip(entry.epochs.current.states, states_of(process).values(), strict=True), start=1):
-        handle = _handle(entry, slot, layout, declared)
+    for slot, layout in enumerate(entry.epochs.current.states, start=1):
+        handle = _handle(entry, slot, layout, declared[layout.name])
         setattr(bound, layout.name, handle)
         handles.append(handle)
     return bound, handles

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import GeneratorType
 from typing import Any, Protocol
 
 from strandline.state.agenda import Agenda
@@ -212,7 +213,7 @@ class Bucket:
                     try:
                         made = process(context.key, own, context)
                         if made is not None:
-                            rows.extend(made)
+                            rows.extend(made if type(made) in _SEVERAL else _rows(made))
                     except Exception as error:
                         raise UserCodeFailed(context.key, own) from error
                     close(page_number, page, before)
@@ -252,7 +253,7 @@ class Bucket:
             self._entry.dirty = True
             self._context.clock = CLOCKS[clock]
             try:
-                self._rows.setdefault(MAIN, []).extend(self._process.on_timer(key, from_millis(at), self._context) or ())
+                self._rows.setdefault(MAIN, []).extend(_rows(self._process.on_timer(key, from_millis(at), self._context)))
             except Exception as error:
                 raise UserCodeFailed(key, ()) from error
             self.measures.timers_fired += 1
@@ -403,6 +404,18 @@ class Bucket:
         self.measures.keys, self.measures.bytes = table.count, table.size
         if (first := self._agendas[_EXPIRY].next_due()) is not None:
             self.measures.oldest = first - max(state.ttl.milliseconds for state in self._epochs.current.states if state.ttl)
+
+
+_SEVERAL = (GeneratorType, list)
+
+
+def _rows(made: Any) -> Iterable[Any]:
+    """What a processor returned, as rows; a single row is a mistake that would otherwise be taken apart."""
+    if made is None:
+        return ()
+    if isinstance(made, (dict, str, bytes)) or hasattr(made, "_fields") or not isinstance(made, Iterable):
+        raise TypeError(f"it returned {type(made).__name__}, not rows; yield the row, or return [row]")
+    return made
 
 
 _ROWS = 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -118,16 +119,20 @@ class SingleHandle(Handle):
 class ValueHandle(SingleHandle):
     def __init__(self, entry: Entry, slot: int, layout: StateLayout, declared: ValueDeclaration) -> None:
         super().__init__(entry, slot, layout)
-        self._default = declared.default
+        self._default = None if declared.default is None else layout.codec.to_plain(declared.default)
+
+    def _otherwise(self) -> Any:
+        """The default, as a value of its own each time: what user code does to it must not stay."""
+        return None if self._default is None else self._from_plain(copy.copy(self._default))
 
     def get(self) -> Any:
         element = self._entry.cells[self._slot]
         if element is None:
-            return self._default
+            return self._otherwise()
         if not self._ttl:
             return element if self._is_plain else self._from_plain(element)
         if not self._visible(element):
-            return self._default
+            return self._otherwise()
         self._touch(element)
         return self._value(element)
 

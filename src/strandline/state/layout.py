@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from strandline.model.errors import DefinitionError
-from strandline.state.codec import Codec, codec_of
+from strandline.state.codec import Codec, WrongType, codec_of
 from strandline.state.declarations import (
     AggregatingDeclaration,
     Clock,
@@ -113,6 +113,11 @@ def layout_of(process: KeyedProcess) -> Layout:
             key = parse_type(declared.key_type) if isinstance(declared, MapDeclaration) else None
         except DefinitionError as wrong:
             raise DefinitionError(f"state '{name}' of {owner}: {wrong.message}") from wrong
+        if isinstance(declared, ValueDeclaration) and declared.default is not None:
+            try:
+                codec_of(kind).to_plain(declared.default)
+            except WrongType as wrong:
+                raise DefinitionError(f"the default of state '{name}' of {owner} does not fit its type: {wrong}") from wrong
         states.append(StateLayout(name, KINDS[type(declared)], kind, key, declared.ttl))
     return Layout(tuple(states), clocks_of(process))
 

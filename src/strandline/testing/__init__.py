@@ -6,12 +6,15 @@ per test run) and `sandbox` (a fresh project on that session).
 
 from strandline.model.crash import CrashPoint
 from strandline.testing.assertions import assert_chain_unbroken, assert_rows_once, committed_batches, table_rows
+from strandline.testing.keyed import BatchOutput, KeyedHarness
 from strandline.testing.oracle import Order, generated_orders
 from strandline.testing.processes import Finished, run_cli, start_cli
 
 __all__ = [
+    "BatchOutput",
     "CrashPoint",
     "Finished",
+    "KeyedHarness",
     "Order",
     "assert_chain_unbroken",
     "assert_rows_once",

@@ -56,6 +56,8 @@ class KeyedBuild:
     """Where an operator's measures go, by its name."""
     made: dict[str, OperatorRecord] = field(default_factory=dict)
     outputs: list[KeyedOutputs] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    """What the person who starts the run should hear."""
 
     def register(self, name: str, key: StructOf, layout: Layout, buckets: list[int]) -> OperatorRecord:
         """The operator's record: the earlier one continued, or a new one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from strandline.model.errors import DefinitionError
 from strandline.runtime.keyed.building import OperatorRecord, current_build
+from strandline.runtime.keyed.hints import nondeterminism
 from strandline.runtime.keyed.operator import OperatorSpec
 from strandline.runtime.keyed.packing import (
     BLOB,
@@ -21,7 +22,7 @@ from strandline.runtime.keyed.packing import (
     unpack_rows,
     unpack_tagged,
 )
-from strandline.runtime.keyed.pickling import check_picklable
+from strandline.runtime.keyed.pickling import check_picklable, travel_with_their_code
 from strandline.runtime.keyed.stores import Access, choose
 from strandline.state.bucket import MAIN
 from strandline.state.declarations import KeyedProcess
@@ -55,7 +56,7 @@ class KeyedOutputs:
         """Several outputs as one frame: a tag, and a struct per tag. The operator runs once for all of them."""
         columns = ", ".join(f"`{tag}` struct<{_ddl(self.schemas[name])}>" for name, tag in tags.items())
         chosen = self.produced.where(self.produced[KIND].isin(list(tags))).select(KIND, BLOB)
-        return chosen.mapInArrow(unpack_tagged(dict(tags), tag_column), f"`{tag_column}` string, {columns}")
+        return chosen.mapInArrow(unpack_tagged(dict(tags), dict(self.schemas), tag_column), f"`{tag_column}` string, {columns}")
 
     def __getitem__(self, name: str) -> DataFrame:
         try:
@@ -87,8 +88,11 @@ def keyed_outputs(
         schemas[side] = _fields(called, f"side output '{side}'", ddl)
     key_fields = _columns(rows, names, called)
     _check_columns(rows, [order_by] if order_by else [], called)
+    travel_with_their_code(type(process).__module__)
     check_picklable(process)
     build = current_build()
+    if (hint := nondeterminism(process)) is not None:
+        build.hints.append(hint)
     record = build.register(called, key_fields, layout, _labels(rows, buckets))
     spec = OperatorSpec(
         called,

@@ -52,10 +52,10 @@ class GroupedEvents:
         if order_by is None:
             order = np.argsort(codes, kind="stable")
         else:
-            column = (
-                table.column(order_by).to_numpy() if pa.types.is_primitive(table.schema.field(order_by).type) else _ranks(table, order_by)
-            )
-            order = np.lexsort((column, codes))
+            column = table.column(order_by)
+            plain = pa.types.is_primitive(column.type) and column.null_count == 0
+            ranks = column.to_numpy() if plain else _ranks(table, order_by)
+            order = np.lexsort((ranks, codes))
         ordered = codes[order]
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         self._rows = rows_of(table.take(pa.array(order)).combine_chunks())
@@ -90,10 +90,10 @@ def _codes(table: pa.Table, names: Sequence[str]) -> tuple[Any, Any]:
 
 
 def _ranks(table: pa.Table, name: str) -> Any:
-    """Numbers in the order of a column that numpy cannot sort itself, such as strings."""
+    """Numbers in the order of a column that numpy cannot sort itself, such as strings; nulls come first."""
     import numpy as np
     import pyarrow.compute as pc
 
     ranks = np.empty(table.num_rows, dtype=np.int64)
-    ranks[pc.sort_indices(table.column(name)).to_numpy()] = np.arange(table.num_rows)
+    ranks[pc.sort_indices(table.column(name), null_placement="at_start").to_numpy()] = np.arange(table.num_rows)
     return ranks

@@ -155,7 +155,8 @@ def explain(spec: OperatorSpec, failed: UserCodeFailed) -> str:
     event = _event_at_hand(error, failed.events)
     shown = f", event {str(event)[:300]}" if event is not None else ""
     what = str(error) if isinstance(error, WrongType) else f"{type(error).__name__}: {error}"
-    return f"{USER_CODE} {type(spec.process).__name__} of '{spec.name}' failed for key {failed.key!r}{shown}{line}: {what}"
+    said = f"{USER_CODE} {type(spec.process).__name__} of '{spec.name}' failed for key {failed.key!r}{shown}{line}: {what}"
+    return " ".join(said.split())  # one line, whatever the error's own text looks like
 
 
 def _event_at_hand(error: BaseException, events: Sequence[Any]) -> Any:

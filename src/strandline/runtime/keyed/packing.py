@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from strandline.runtime.keyed.workers import keep_zip_directories
+from strandline.state.arrow import arrow_type
+from strandline.state.types import StructOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +23,7 @@ PACKED = f"{BUCKET} int, {KIND} string, {BLOB} binary"
 EVENTS = ""
 """The kind of a blob with events; other kinds are names of control data."""
 
-NULL_KEY = "strandline-null-key:"
+KEYLESS = "strandline-keyless-event:"
 """Begins the error of an event without a key; `failures` makes a sentence of it."""
 
 
@@ -90,18 +92,21 @@ def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from batches_in(blob.as_py())
 
 
-def unpack_tagged(tags: Mapping[str, str], tag_column: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def unpack_tagged(
+    tags: Mapping[str, str], schemas: Mapping[str, StructOf], tag_column: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Blobs of several outputs → rows of (tag, one struct column per tag); only the struct of the own tag is filled."""
 
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         keep_zip_directories()
+        types = {name: arrow_type(schemas[name]) for name in tags}
         for packed in batches:
             for kind, blob in zip(packed.column(0).to_pylist(), packed.column(1), strict=True):
                 for batch in batches_in(blob.as_py()):
                     own = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
-                    columns = {tag: own if name == kind else pa.nulls(batch.num_rows) for name, tag in tags.items()}
+                    columns = {tag: own if name == kind else pa.nulls(batch.num_rows, types[name]) for name, tag in tags.items()}
                     yield pa.RecordBatch.from_arrays(
                         [pa.array([tags[kind]] * batch.num_rows, pa.string()), *columns.values()], names=[tag_column, *columns]
                     )
@@ -115,7 +120,7 @@ def _refuse_null_keys(batch: pa.RecordBatch, by: Sequence[str], operator: str) -
         if column.null_count:
             row = next(number for number in range(batch.num_rows) if not column[number].is_valid)
             record = batch.drop_columns([BUCKET]).slice(row, 1).to_pylist()[0]
-            raise ValueError(f"{NULL_KEY} '{operator}' got an event whose key '{name}' is null: {str(record)[:500]}")
+            raise ValueError(f"{KEYLESS} '{operator}' got an event whose key '{name}' is null: {str(record)[:500]}")
 
 
 def balanced_labels(buckets: int, partitions: int) -> list[int]:

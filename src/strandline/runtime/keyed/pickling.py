@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from strandline.model.errors import DefinitionError
@@ -10,11 +11,17 @@ from strandline.state.declarations import KeyedProcess
 
 
 def travel_with_their_code(module: str) -> None:
-    """Functions and classes of a pipeline file are sent whole: workers cannot import the file, it is on no path of theirs."""
+    """Functions and classes of a pipeline file are sent whole: workers cannot import it, it is on no path of theirs.
+
+    What is installed is there for the workers too, and stays a reference.
+    """
     from pyspark import cloudpickle
 
-    if module in sys.modules:
-        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
+    if found is None or file is None or "site-packages" in Path(file).parts or module.partition(".")[0] == "strandline":
+        return
+    cloudpickle.register_pickle_by_value(found)  # type: ignore[no-untyped-call]
 
 
 def check_picklable(process: KeyedProcess) -> None:
