@@ -95,7 +95,11 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
 def test_the_front_door_knows_only_declarations_and_what_a_transform_calls() -> None:
     known = {found.target for found in OURS if found.room == FRONT_DOOR and found.from_room not in {"model", FRONT_DOOR}}
 
-    assert {target.rpartition(".")[0] for target in known} <= {"strandline.state.declarations", "strandline.runtime.keyed.frames"}
+    assert {target.rpartition(".")[0] for target in known} <= {
+        "strandline.state.declarations",
+        "strandline.runtime.keyed.frames",
+        "strandline.runtime.native",
+    }
 
 
 def test_only_those_who_act_as_users_come_in_by_the_front_door() -> None:
@@ -146,8 +150,10 @@ def test_the_public_surface_is_pinned() -> None:
         "__version__",
         "aggregating_state",
         "checkpoint",
+        "dedupe",
         "files",
         "generator",
+        "join_streams",
         "kafka",
         "keyed",
         "list_state",
@@ -156,9 +162,12 @@ def test_the_public_surface_is_pinned() -> None:
         "reducing_state",
         "registry",
         "secret",
+        "sessions",
+        "sliding",
         "table",
         "topic",
         "ttl",
+        "tumbling",
         "value_state",
     ]
     assert all(hasattr(strandline, name) for name in strandline.__all__)
