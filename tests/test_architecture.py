@@ -162,6 +162,7 @@ def test_the_public_surface_is_pinned() -> None:
         "reducing_state",
         "registry",
         "secret",
+        "snapshots",
         "sessions",
         "sliding",
         "table",

@@ -3,7 +3,7 @@
 Light to import: engines are loaded only when a pipeline runs.
 """
 
-from strandline.api import checkpoint, files, generator, kafka, pipeline, registry, secret, table, topic
+from strandline.api import checkpoint, files, generator, kafka, pipeline, registry, secret, snapshots, table, topic
 from strandline.model.definition import Pipeline
 from strandline.model.errors import StrandlineError
 from strandline.state.declarations import (
@@ -16,7 +16,7 @@ from strandline.state.declarations import (
     ttl,
     value_state,
 )
-from strandline.streams import keyed
+from strandline.streams import dedupe, join_streams, keyed, sessions, sliding, tumbling
 
 __version__ = "0.1.0"
 
@@ -28,8 +28,10 @@ __all__ = [
     "__version__",
     "aggregating_state",
     "checkpoint",
+    "dedupe",
     "files",
     "generator",
+    "join_streams",
     "kafka",
     "keyed",
     "list_state",
@@ -38,8 +40,12 @@ __all__ = [
     "reducing_state",
     "registry",
     "secret",
+    "sessions",
+    "sliding",
+    "snapshots",
     "table",
     "topic",
     "ttl",
+    "tumbling",
     "value_state",
 ]

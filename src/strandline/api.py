@@ -17,6 +17,7 @@ from strandline.model.definition import (
     Pipeline,
     Sink,
     SinkMode,
+    SnapshotsSource,
     Source,
     TableSink,
     make_pipeline,
@@ -113,6 +114,17 @@ def files(
         options: further options of Spark's reader, such as ``{"header": "true"}``.
     """
     return FilesSource(path, schema, format, malformed, max_files_per_batch, dict(options or {}))
+
+
+def snapshots(table: str) -> SnapshotsSource:
+    """A small table as control data: the whole of its newest snapshot, whenever it changes.
+
+    Every row has the further column ``_snapshot``; given to `sl.keyed` as control data, a new snapshot takes the place of the old one.
+
+    Args:
+        table: namespace and name, such as ``shop.rules``, in the project's catalog.
+    """
+    return SnapshotsSource(table)
 
 
 def generator(

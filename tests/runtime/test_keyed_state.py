@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 
 import strandline as sl
 from strandline.model.errors import DefinitionError, SourceProblem, TransformFailed
+from strandline.model.positions import SnapshotPosition
 from strandline.runtime.options import ForBatches
+from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import generated_orders, table_rows
 from strandline.testing.fixtures import Sandbox
 
@@ -173,6 +175,45 @@ def rated(orders, rules):
 
     assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated"))[6:] == [3000] * 6
     assert sandbox.ledger.batches.get("rated", sandbox.ledger.attempts.latest("rated").strand, 1).offsets_end.count("rules") == 1  # type: ignore[union-attr, arg-type]
+
+
+def test_a_table_as_control_data_is_one_snapshot_per_batch_and_its_id_is_in_the_stamp(sandbox: Sandbox) -> None:
+    sandbox.sql("CREATE NAMESPACE {c}.shop")
+    sandbox.sql("CREATE TABLE {c}.shop.rules (rule string, value bigint) USING iceberg")
+    sandbox.sql("INSERT INTO {c}.shop.rules VALUES ('factor', 2), ('extra', 100)")
+    orders = sandbox.project.root / "orders"
+    write(orders, "1.json", [{"who": who, "n": n} for n, who in enumerate("abc")])
+    sandbox.pipelines("""
+import strandline as sl
+
+class Rated(sl.KeyedProcess):
+    def process(self, key, events, ctx):
+        rules = ctx.control["rules"]
+        extra = rules["extra"].value if "extra" in rules else 0
+        yield from ((key, event.n * (rules["factor"].value if rules else -1) + extra) for event in events)
+
+@sl.pipeline(sources={"orders": sl.files("orders", format="json", schema="who string, n bigint"), "rules": sl.snapshots("shop.rules")},
+             sink=sl.table("shop.rated"), checkpoint=sl.checkpoint(every="0 s"))
+def rated(orders, rules):
+    return sl.keyed(orders, by="who", process=Rated(), output="who string, rate bigint", control={"rules": (rules, "rule")})
+""")
+    sandbox.run("rated")
+    rules = next(EmbeddedCatalog(sandbox.project).load("shop.rules").ancestors())
+    assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == [100, 102, 104]
+    stamp = next(EmbeddedCatalog(sandbox.project).load("shop.rated").ancestors()).stamp
+    assert stamp is not None and stamp.end is not None
+    assert dict(stamp.end.sources)["rules"] == SnapshotPosition(rules.sequence_number, rules.id)
+
+    sandbox.sql("DELETE FROM {c}.shop.rules WHERE rule = 'extra'")
+    sandbox.sql("UPDATE {c}.shop.rules SET value = 3")
+    write(orders, "2.json", [{"who": who, "n": 1000} for who in "abc"])
+    sandbox.run("rated")
+    assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated"))[3:] == [3000] * 3
+
+    sandbox.sql("DELETE FROM {c}.shop.rules")
+    write(orders, "3.json", [{"who": "a", "n": 1}])
+    sandbox.run("rated")
+    assert min(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == -1
 
 
 def test_initial_state_is_there_before_the_first_event(spark_home: SparkSession, tmp_path: Path) -> None:

@@ -83,7 +83,19 @@ class GeneratorSource:
             raise DefinitionError("generator(events_per_batch=…, rate=…) must both be positive")
 
 
-Source = FilesSource | GeneratorSource | KafkaSource
+@dataclass(frozen=True)
+class SnapshotsSource:
+    """A small table: the whole of its newest snapshot, whenever it changes."""
+
+    kind: ClassVar[str] = "snapshots"
+    table: str
+
+    def __post_init__(self) -> None:
+        if "." not in self.table:
+            raise DefinitionError(f"snapshots('{self.table}') needs namespace and name, such as 'shop.rules'")
+
+
+Source = FilesSource | GeneratorSource | KafkaSource | SnapshotsSource
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,32 @@ class KafkaPosition:
         return ", ".join(f"{topic}[{number}] {first}–{offset}" for topic, number, first, offset in moved)
 
 
+@dataclass(frozen=True)
+class SnapshotPosition:
+    """A small table read whole: the snapshot that was read last."""
+
+    kind: ClassVar[str] = "snapshots"
+    sequence: int
+    snapshot: int
+
+    def order(self, other: Position) -> Order:
+        if self == other:
+            return Order.SAME
+        if not isinstance(other, SnapshotPosition) or self.sequence == other.sequence:
+            return Order.UNRELATED
+        return Order.AFTER if other.sequence > self.sequence else Order.BEFORE
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SnapshotPosition:
+        return cls(int(data["sequence"]), int(data["snapshot"]))
+
+    def human(self, since: Position | None) -> str:
+        return f"at snapshot {self.snapshot}" if self.snapshot else "no snapshot yet"
+
+
 SHOWN_PARTITIONS = 8
 """Ranges of more partitions than this are summed up in one line; ledger and stamp keep each."""
 
@@ -166,8 +192,8 @@ def _places(parts: Mapping[int, int]) -> str:
     return ", ".join(shown) if len(shown) <= SHOWN_PARTITIONS else f"{len(shown)} partitions"
 
 
-_KINDS: dict[str, type[FilesPosition] | type[GeneratorPosition] | type[KafkaPosition]] = {
-    kind.kind: kind for kind in (FilesPosition, GeneratorPosition, KafkaPosition)
+_KINDS: dict[str, type[FilesPosition] | type[GeneratorPosition] | type[KafkaPosition] | type[SnapshotPosition]] = {
+    kind.kind: kind for kind in (FilesPosition, GeneratorPosition, KafkaPosition, SnapshotPosition)
 }
 
 

@@ -17,6 +17,9 @@ class Progress:
     offsets: str
     lag: str | None
     state_rows: int | None
+    """Rows in the state of Spark's own operators."""
+    keys: int | None = None
+    """Keys with state in keyed operators."""
 
     def line(self) -> str:
         snapshot = next(iter(self.result.snapshots.values()), None)
@@ -27,6 +30,7 @@ class Progress:
             self.offsets,
             f"lag {self.lag}" if self.lag is not None else "",
             f"state {self.state_rows} rows" if self.state_rows else "",
+            f"{self.keys} keys" if self.keys else "",
             f"late {self.result.late}" if self.result.late else "",
             *(f"{rows} to {topic}" for topic, rows in self.result.delivered.items()),
             f"snapshot {snapshot}" if snapshot is not None else ("" if self.result.delivered else "no new rows"),

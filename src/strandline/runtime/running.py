@@ -105,6 +105,8 @@ class RunningAttempt:
         self._rows = 0
         self._snapshots: dict[str, int] = {}
         self._delivered: Counter[str] = Counter()
+        self._keys: int | None = None
+        """Keys with state, in pipelines with keyed state."""
         self._began = time.monotonic()
 
     # -- Spark's thread --------------------------------------------------------------------------------------
@@ -125,7 +127,9 @@ class RunningAttempt:
             self._started.lateness.check(self._started.checkpoint.late_watermark_ms(batch))
             result = self._started.protocol.run_batch(frame, batch)
             identity = self._started.identity
-            self._ledger.state_sizes.record(self._started.measures.take(identity.pipeline, identity.strand, batch))
+            sizes = self._started.measures.take(identity.pipeline, identity.strand, batch)
+            self._ledger.state_sizes.record(sizes)
+            self._keys = sum(size.keys for size in sizes) if sizes else None
             plan = self._started.checkpoint.plan(batch)
             self._started.lateness.set(plan.watermark_ms if plan else 0)
         except BaseException as error:
@@ -356,10 +360,11 @@ class RunningAttempt:
     def _progress(self, result: BatchResult) -> Progress:
         assert self._query is not None
         told: Any = self._query.lastProgress
-        state = sum(int(op["numRowsTotal"]) for op in told["stateOperators"]) if told and told["stateOperators"] else None
+        native = [op for op in told["stateOperators"] if not op["operatorName"].startswith("transformWithState")] if told else []
+        state = sum(int(op["numRowsTotal"]) for op in native) if native else None
         rate = result.rows / result.seconds if result.seconds > 0 else 0.0
         lag = ", ".join(map(str, self._lags(result).values())) or None
-        return Progress(result, rate, result.end.human(result.start), lag, state)
+        return Progress(result, rate, result.end.human(result.start), lag, state, self._keys)
 
     def _take_requests(self) -> None:
         for request in self._ledger.requests.open(self._started.pipeline.name, self._started.attempt.number):

@@ -17,6 +17,10 @@ DELETED = "_deleted"
 """A control row with this column set removes the row of its key."""
 
 
+SNAPSHOT = "_snapshot"
+"""Rows with this column are a whole table as of that snapshot, and take the place of all that was known; `sl.snapshots` makes them."""
+
+
 class ControlTable:
     """One control stream: rows by the value of a column, the newest counts."""
 
@@ -25,6 +29,7 @@ class ControlTable:
         names = [field.name for field in fields.fields]
         self._place = names.index(key)
         self._deleted = names.index(DELETED) if DELETED in names else None
+        self._snapshot = names.index(SNAPSHOT) if SNAPSHOT in names else None
         self._codec: Codec = codec_of(fields)
         self._rows: dict[Any, list[Any]] = {}
         self._changed = False
@@ -37,9 +42,13 @@ class ControlTable:
         self._rows = {} if stored is None else unpack(stored)
 
     def apply(self, rows: Iterable[Any]) -> None:
-        """Take new rows, in order."""
-        for row in rows:
-            plain = self._codec.to_plain(row)
+        """Take new rows, in order; of whole snapshots only the last one."""
+        given = [self._codec.to_plain(row) for row in rows]
+        if self._snapshot is not None and given:
+            last = given[-1][self._snapshot]
+            given = [plain for plain in given if plain[self._snapshot] == last and plain[self._place] is not None]
+            self._rows, self._changed = {}, True
+        for plain in given:
             key = plain[self._place]
             if self._deleted is not None and plain[self._deleted]:
                 self._rows.pop(key, None)

@@ -24,12 +24,23 @@ class EmbeddedCatalog:
         self._file = project.catalog_file
         self._name = project.profile.catalog.name
 
+    @classmethod
+    def at(cls, file: Path, name: str) -> EmbeddedCatalog:
+        """Without a project: in Spark's workers, which know only what the driver told them."""
+        catalog = cls.__new__(cls)
+        catalog._file, catalog._name = file, name
+        return catalog
+
     def tables(self) -> list[str]:
         rows = self._query("SELECT table_namespace, table_name FROM iceberg_tables WHERE catalog_name = ? ORDER BY 1, 2", self._name)
         return [f"{namespace}.{name}" for namespace, name in rows]
 
     def find(self, table: str) -> TableView | None:
         """The table as it is now; None when the catalog does not know it."""
+        location = self.metadata_location(table)
+        return None if location is None else TableView(table, _read_metadata(table, location))
+
+    def metadata_location(self, table: str) -> str | None:
         namespace, _, name = table.rpartition(".")
         rows = self._query(
             "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
@@ -37,9 +48,7 @@ class EmbeddedCatalog:
             namespace,
             name,
         )
-        if not rows:
-            return None
-        return TableView(table, _read_metadata(table, rows[0][0]))
+        return str(rows[0][0]) if rows else None
 
     def load(self, table: str) -> TableView:
         view = self.find(table)

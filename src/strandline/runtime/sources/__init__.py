@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.messaging.connection import connect_to
 from strandline.messaging.registry import registry_of
-from strandline.model.definition import FilesSource, GeneratorSource, Pipeline
+from strandline.model.definition import FilesSource, GeneratorSource, Pipeline, SnapshotsSource
 from strandline.project.config import Project
 from strandline.runtime.sources.files import FilesReader
 from strandline.runtime.sources.generator import GeneratorReader
@@ -22,6 +22,10 @@ def _reader_for(project: Project, pipeline: Pipeline, name: str) -> SourceReader
         return FilesReader(name, source, project.source_path(source.path))
     if isinstance(source, GeneratorSource):
         return GeneratorReader(name, source)
+    if isinstance(source, SnapshotsSource):
+        from strandline.runtime.sources.snapshots import SnapshotsReader  # needs pyspark to be imported
+
+        return SnapshotsReader(name, source, project)
     registry = registry_of(project, source) if source.format == "avro" else None
     group = source.group or f"strandline.{pipeline.name}.{name}"
     return KafkaReader(name, source, connect_to(project, source.access), registry, group, pipeline.name)
