@@ -142,6 +142,24 @@ def watch(orders):
     assert newest == orders, "an operator that ran twice would have counted twice"
 
 
+def test_outputs_that_were_changed_would_run_the_operator_twice_and_are_refused(sandbox: Sandbox) -> None:
+    sandbox.pipelines("""
+import strandline as sl
+
+class Both(sl.KeyedProcess):
+    def process(self, key, events, ctx):
+        ctx.emit("alerts", (key,))
+        yield (key,)
+
+@sl.pipeline(source=sl.generator(total=10), sinks={"all": sl.table("shop.all"), "alerts": sl.table("shop.alerts")})
+def both(orders):
+    out = sl.keyed(orders, by="customer", process=Both(), output="customer string", side_outputs={"alerts": "customer string"})
+    return {"all": out.main, "alerts": out["alerts"].where("customer > 'c'")}
+""")
+    with pytest.raises(DefinitionError, match=r"pipeline 'both' would run a keyed operator more than once \(both\)"):
+        sandbox.run("both")
+
+
 def write(folder: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -176,9 +176,7 @@ def _check_label(pipeline: Pipeline, results: Mapping[str, DataFrame]) -> None:
                 f"pipeline '{pipeline.name}' labels late rows, but output '{key}' lost the column {LATE_COLUMN}",
                 next_command=f"edit {pipeline.file}: keep {LATE_COLUMN}, or declare late='side_table'",
             )
-        plan = frame._jdf.queryExecution().analyzed().toString()
-        words = {word for line in plan.splitlines() for word in line.replace(":-", " ").replace("+-", " ").split()[:1]}
-        if stateful := sorted(word for word in words if word.startswith(_STATEFUL)):
+        if stateful := sorted(name for name in _operators(frame) if name.startswith(_STATEFUL)):
             raise DefinitionError(
                 f"pipeline '{pipeline.name}' labels late rows, but its transform is stateful ({stateful[0]}) and Spark drops late rows "
                 "there; declare late='side_table' to keep them",
@@ -188,14 +186,27 @@ def _check_label(pipeline: Pipeline, results: Mapping[str, DataFrame]) -> None:
 
 def _check_runs_once(pipeline: Pipeline, frame: DataFrame, keyed: KeyedBuild) -> None:
     """A keyed operator whose outputs were changed one by one would be in the query once for each, with its state."""
-    plan = frame._jdf.queryExecution().analyzed().toString()
-    found = sum(1 for line in plan.splitlines() if line.lstrip(" :+-").startswith("TransformWithState"))
-    if keyed.made and found > len(keyed.made):
+    if not keyed.made:
+        return
+    found = sum(1 for name in _operators(frame) if name.startswith("TransformWithState"))
+    if found > len(keyed.made):
         raise DefinitionError(
             f"pipeline '{pipeline.name}' would run a keyed operator more than once ({', '.join(sorted(keyed.made))}): several of its outputs are "
             "used, and some were changed after it; emit rows in their final form and return the outputs as they are",
             next_command=f"edit {pipeline.file}",
         )
+
+
+def _operators(frame: DataFrame) -> list[str]:
+    """Names of all nodes of the plan. Its text would be shorter to ask for, and is cut off when it is long."""
+    names: list[str] = []
+    todo = [frame._jdf.queryExecution().analyzed()]
+    while todo:
+        node = todo.pop()
+        names.append(str(node.nodeName()))
+        children = node.children()
+        todo.extend(children.apply(number) for number in range(children.size()))
+    return names
 
 
 def _tagged_union(outputs: list[Output], keyed: KeyedBuild) -> DataFrame:
