@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, overload
 
 from strandline.state.declarations import KeyedProcess
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from strandline.runtime.keyed.frames import KeyedOutputs
+    from strandline.runtime.native import Windows
 
 
 @overload
@@ -81,3 +83,63 @@ def keyed(
 
     made = keyed_outputs(rows, by, process, output, side_outputs, order_by, name, control, initial, buckets, access)
     return made if side_outputs else made.main
+
+
+def dedupe(rows: DataFrame, *, by: str | Sequence[str], within: str | timedelta | None = None, forever: bool = False) -> DataFrame:
+    """The first row of every key; later ones are dropped.
+
+    Args:
+        rows: a stream with a watermark (`event_time=` in `sl.pipeline`).
+        by: what makes two rows the same: a column, or several.
+        within: drop a row if its event time is no more than this after that of the first one; it may be dropped for somewhat longer.
+            Without it a row is dropped if key *and* event time are the same, as of a message that was sent twice.
+        forever: remember every key, with state that only grows; needs no watermark.
+    """
+    from strandline.runtime.native import deduplicated
+
+    return deduplicated(rows, by, within, forever)
+
+
+def tumbling(rows: DataFrame, *, time: str, size: str | timedelta, by: str | Sequence[str] = ()) -> Windows:
+    """Windows of one size, one after the other: ``sl.tumbling(orders, time="placed_at", size="1 minute", by="customer").agg(…)``.
+
+    The result has the columns of `by`, then `window_start` and `window_end` (not included), then the aggregates.
+    """
+    from strandline.runtime.native import tumbling_windows
+
+    return tumbling_windows(rows, time, size, by)
+
+
+def sliding(rows: DataFrame, *, time: str, size: str | timedelta, slide: str | timedelta, by: str | Sequence[str] = ()) -> Windows:
+    """Windows of one size that overlap: a new one begins after every `slide`. Columns as with `tumbling`."""
+    from strandline.runtime.native import sliding_windows
+
+    return sliding_windows(rows, time, size, slide, by)
+
+
+def sessions(rows: DataFrame, *, time: str, gap: str | timedelta, by: str | Sequence[str]) -> Windows:
+    """Windows per key that last until nothing comes for `gap`; they end `gap` after their last row. Columns as with `tumbling`."""
+    from strandline.runtime.native import session_windows
+
+    return session_windows(rows, time, gap, by)
+
+
+def join_streams(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: str | Sequence[str],
+    left_time: str,
+    right_time: str,
+    within: str | timedelta,
+    how: Literal["inner", "left"] = "inner",
+) -> DataFrame:
+    """Rows of two streams with equal keys and event times at most `within` apart, whichever comes first.
+
+    Both times need a watermark, and with the bound no row is kept longer than it can still find a partner. With ``how="left"`` a row of the left
+    side that finds none comes out with nulls, once the watermark has passed its last chance. The result has the columns of `on`
+    once, then the others of the left side, then those of the right.
+    """
+    from strandline.runtime.native import joined_streams
+
+    return joined_streams(left, right, on, left_time, right_time, within, how)

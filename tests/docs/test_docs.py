@@ -284,6 +284,27 @@ def test_every_argument_of_a_declaration_is_in_the_tables(call: str) -> None:
     assert GeneratorSource.SCHEMA in text
 
 
+@pytest.mark.parametrize("call", ["keyed", "ttl", "dedupe", "tumbling", "sliding", "sessions", "join_streams"])
+def test_every_argument_of_what_a_transform_calls_is_in_the_tables(call: str) -> None:
+    text = (ROOT / "docs/keyed-state.md").read_text(encoding="utf-8")
+    table = text[text.index(f"| `sl.{call}` argument |") :].partition("\n\n")[0]
+    for name, parameter in inspect.signature(getattr(strandline, call)).parameters.items():
+        row = re.search(rf"^\| [^|]*`{name}`[^|]* \| ([^|]*) \|", table, re.MULTILINE)
+        assert row, f"sl.{call}({name}=…)"
+        if parameter.default is inspect.Parameter.empty:
+            assert row.group(1) == "required", f"sl.{call}({name}=…)"
+        elif parameter.default is not None:
+            assert str(parameter.default) in row.group(1), f"sl.{call}({name}={parameter.default!r}), the page says {row.group(1)}"
+
+
+def test_every_kind_of_state_is_in_the_table_as_it_is_declared() -> None:
+    text = (ROOT / "docs/keyed-state.md").read_text(encoding="utf-8")
+    for kind in ("value_state", "list_state", "map_state", "reducing_state", "aggregating_state"):
+        parameters = inspect.signature(getattr(strandline, kind)).parameters.values()
+        shown = ", ".join(p.name if p.default is inspect.Parameter.empty else f"{p.name}={p.default}" for p in parameters)
+        assert f"| `sl.{kind}({shown})` |" in text
+
+
 def test_every_test_that_the_docs_name_exists() -> None:
     code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     for name in set(re.findall(r"`(test_\w+)`", WORDS)):

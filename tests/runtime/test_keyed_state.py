@@ -65,15 +65,13 @@ def found_totals(sandbox: Sandbox) -> dict[str, float]:
 def test_state_goes_on_from_batch_to_batch_and_from_run_to_run(sandbox: Sandbox) -> None:
     sandbox.pipelines(totals())
 
-    sandbox.run("totals", ForBatches(2))
+    first = sandbox.run("totals", ForBatches(2))
+    sizes = sandbox.ledger.state_sizes.of_operator("totals", first.strand, "totals")
     sandbox.run("totals")
 
     assert found_totals(sandbox) == pytest.approx(expected_totals(120))
-    attempt = sandbox.ledger.attempts.latest("totals")
-    assert attempt is not None and attempt.strand is not None
-    sizes = sandbox.ledger.state_sizes.of_operator("totals", attempt.strand, "totals")
-    assert [size.batch for size in sizes] == [2, 1, 0]
-    assert sizes[0].keys == sizes[0].entries["total"] == len(expected_totals(120))
+    assert [size.batch for size in sizes] == [1, 0]
+    assert sizes[0].keys == sizes[0].entries["total"] == len(expected_totals(80))
     assert sizes[0].bytes > 0
 
 
@@ -97,6 +95,11 @@ def test_state_that_cannot_be_read_any_more_is_refused_before_the_run(sandbox: S
     with pytest.raises(
         DefinitionError, match=r"the state of 'totals' cannot be read as it is declared now: field 'last\.n' changes from int to string"
     ):
+        sandbox.run("totals")
+
+    clocked = 'timers = "processing"\n    def on_timer(self, key, at, ctx): pass'
+    sandbox.pipelines(totals(more=f'last = sl.value_state("struct<n: int>")\n    {clocked}'))
+    with pytest.raises(DefinitionError, match="'totals' has processing timers now, its state was begun with no timers"):
         sandbox.run("totals")
 
     sandbox.pipelines(totals().replace("process=Totals(),", "process=Totals(), name='sums',"))
@@ -328,6 +331,30 @@ def test_timers_fire_without_events_and_survive_a_restart(spark_home: SparkSessi
     assert run() == [("a", 2, start + 15)]
 
 
+def test_a_run_of_what_is_available_ends_although_the_processing_clock_goes_on(sandbox: Sandbox) -> None:
+    sandbox.pipelines("""
+import strandline as sl
+from datetime import timedelta
+
+class Reminder(sl.KeyedProcess):
+    timers = "processing"
+    def process(self, key, events, ctx):
+        ctx.set_timer(ctx.processing_time)
+    def on_timer(self, key, at, ctx):
+        ctx.set_timer(at + timedelta(hours=1))
+        yield key, ctx.clock
+
+@sl.pipeline(source=sl.generator(events_per_batch=20, total=40), sink=sl.table("shop.reminders"),
+             checkpoint=sl.checkpoint(every="0 s"))
+def reminders(orders):
+    return sl.keyed(orders, by="customer", process=Reminder(), output="customer string, clock string")
+""")
+    summary = sandbox.run("reminders")
+
+    assert summary.batches <= 3
+    assert {row["clock"] for row in table_rows(sandbox.project, "shop.reminders")} == {"processing"}
+
+
 # -- what cannot work ----------------------------------------------------------------------------------------------------
 
 
@@ -372,6 +399,7 @@ def test_an_event_without_a_key_is_named(sandbox: Sandbox) -> None:
         (("process=Totals()", "process=Totals(), order_by='when'"), "'when' is not a column of its input"),
         (('"double", lambda', '"dubble", lambda'), "state 'total' of Totals"),
         (("lambda a, b: a + b)", "lambda a, b: a + b, ttl=sl.ttl('0 s'))"), "keeps nothing"),
+        (("def process", "def on_timer(self, key, at, ctx): pass\n    def process"), "has event timers, but its input has no watermark"),
         (("def process", "timers = 'both'\n    def process"), "declares timers = 'both', but has no method on_timer"),
         (("def process", "def __init__(self): import threading; self.lock = threading.Lock()\n    def process"), "its attribute 'lock'"),
     ],

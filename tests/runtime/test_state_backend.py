@@ -40,7 +40,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
     ],
 )
 def test_each_bad_choice_is_one_sentence_with_the_name_of_the_setting(conf: dict[str, str | int | bool], sentences: list[str]) -> None:
-    found = state_backend_warnings(SparkConfig(conf=dict(conf)))
+    found = state_backend_warnings(SparkConfig.model_validate({"conf": dict(conf)}))
 
     assert len(found) == len(sentences)
     assert all(re.search(sentence, said) for sentence, said in zip(sentences, found, strict=True)), found

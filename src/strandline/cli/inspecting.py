@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import print_json, print_table
+from strandline.cli.output import human_bytes, print_json, print_table
 from strandline.model.kafka import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Which pipelines run, where, how far; and how the others ended."""
+    from strandline.evidence.states import states_without_ttl
     from strandline.evidence.status import STATUS_VERSION, status_of_all
     from strandline.model.errors import NotFound
     from strandline.project.config import load_project
     from strandline.runtime.run import ledger_of
 
-    found = status_of_all(ledger_of(load_project(profile=profile)), pipeline)
+    project = load_project(profile=profile)
+    found = status_of_all(ledger_of(project), pipeline, partial(states_without_ttl, project))
     if pipeline is not None and not found:
         raise NotFound(f"pipeline '{pipeline}' has never run here", next_command=f"strandline run {pipeline}")
     if as_json:
@@ -50,6 +53,12 @@ def status(
         reason = "" if s.state == "running" else (s.reason or "")
         rows.append([s.pipeline, s.state, str(s.attempt), where, batch, str(s.progress.get("lag") or ""), s.heartbeat_at, reason])
     print_table(["pipeline", "state", "attempt", "where", "batch", "lag", "last sign of life", "reason"], rows)
+    sizes = [[s.pipeline, o.operator, str(o.keys), human_bytes(o.bytes), str(o.batch)] for s in found for o in s.states]
+    if sizes:
+        print()
+        print_table(["pipeline", "operator", "keys", "size", "after batch"], sizes)
+    for warning in (told for s in found for told in s.warnings):
+        print(f"warning: {warning}")
 
 
 def history(

@@ -45,11 +45,19 @@ def doctor(profile: ProfileOption = None, as_json: JsonOption = False) -> None:
 
     checks = examine(profile)
     if as_json:
-        print_json({"version": 1, "checks": [{"name": c.name, "ok": c.ok, "finding": c.finding, "fix": c.fix} for c in checks]})
+        print_json(
+            {
+                "version": 1,
+                "checks": [{"name": c.name, "ok": c.ok, "warning": c.warning, "finding": c.finding, "fix": c.fix} for c in checks],
+            }
+        )
     else:
         print_table(
             ["check", "result", "finding"],
-            [[c.name, "ok" if c.ok else "problem", c.finding + (f" → {c.fix}" if c.fix else "")] for c in checks],
+            [
+                [c.name, "warning" if c.warning else "ok" if c.ok else "problem", c.finding + (f" → {c.fix}" if c.fix else "")]
+                for c in checks
+            ],
         )
     if not all(check.ok for check in checks):
         raise typer.Exit(1)

@@ -59,6 +59,8 @@ class Dataflow:
     source_lines: tuple[SourceLine, ...]
     """Which source each line of a checkpoint's offsets file belongs to."""
     labels_late: bool
+    never_rests: bool = False
+    """Timers on the processing clock: Spark makes batches without end, whether or not there is anything to read."""
 
     @property
     def tagged(self) -> bool:
@@ -111,7 +113,8 @@ def build(
     frame = _tagged_union(outputs, keyed) if len(outputs) > 1 else outputs[0].frame
     _check_runs_once(pipeline, frame, keyed)
     labels = bool(pipeline.event_time) and pipeline.late == "label"
-    return Dataflow(frame, tuple(outputs), _source_lines(frame), labels)
+    restless = any("processing" in record.layouts[-1].clocks for record in keyed.made.values())
+    return Dataflow(frame, tuple(outputs), _source_lines(frame), labels, restless)
 
 
 def _separate_late(

@@ -19,6 +19,7 @@ from strandline.project.config import Project, load_project
 from strandline.runtime.jars import digest_of, locked_jars
 from strandline.runtime.java import SUPPORTED, find_java
 from strandline.runtime.run import ledger_of
+from strandline.runtime.state_backend import state_backend_warnings
 
 _PROVEN = {"pyspark": "4.1.3", "pyiceberg": "0.12"}
 
@@ -29,6 +30,8 @@ class Check:
     ok: bool
     finding: str
     fix: str = ""
+    warning: bool = False
+    """It runs, but not as it should."""
 
 
 def examine(profile: str | None) -> list[Check]:
@@ -40,6 +43,10 @@ def examine(profile: str | None) -> list[Check]:
     checks.append(Check("project", True, f"{project.config.project}, profile {project.profile_name}, in {project.root}"))
     checks += [_guard("pipelines", lambda: _pipelines(project)), _guard("catalog", lambda: _catalog(project))]
     checks += [_guard("ledger", lambda: _ledger(project))]
+    warnings = state_backend_warnings(project.profile.spark)
+    checks += [Check("state backend", True, warning, "edit strandline.yaml", warning=True) for warning in warnings]
+    if not warnings:
+        checks.append(Check("state backend", True, "RocksDB"))
     if project.profile.kafka is not None or project.development_broker() is not None:
         checks.append(_guard("kafka", lambda: _kafka(project)))
     checks += [_folder(name, location) for name, location in (("warehouse", project.warehouse), ("checkpoints", project.checkpoints))]

@@ -22,6 +22,7 @@ from strandline.runtime.reporting import Reporter
 from strandline.runtime.running import RunningAttempt, RunSummary
 from strandline.runtime.session import start_session
 from strandline.runtime.starting import register, start
+from strandline.runtime.state_backend import state_backend_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,8 @@ def run_pipeline(
     registered = register(project, pipeline, ledger, allowances, reporter)
     number = registered.attempt.number
     reporter.say(f"attempt {number} of '{pipeline.name}', strand {registered.strand}")
+    for warning in state_backend_warnings(project.profile.spark):
+        reporter.say(f"warning: {warning}")
     try:
         with (
             Heartbeat(ledger, registered.attempt) as heartbeat,

@@ -244,6 +244,8 @@ class RunningAttempt:
         self._started.lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
         self._spark.conf.set("spark.sql.streaming.stopTimeout", f"{int(_LET_GO * 1000)}")
         self._spark.conf.set("spark.sql.streaming.minBatchesToRetain", str(policy.retain))
+        ends = isinstance(self._limit, AvailableNow) and self._started.dataflow.never_rests
+        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false" if ends else "true")
         writer = (
             self._started.dataflow.frame.writeStream.queryName(f"{self._started.pipeline.name}-{self._started.attempt.id}")
             .outputMode(self._started.pipeline.output_mode)

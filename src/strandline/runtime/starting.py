@@ -191,6 +191,8 @@ def start(
     dataflow = build(spark, pipeline, readers, origin, lateness, keyed)
     check_dropped_state(keyed)
     keep_records(checkpoint, keyed)
+    for record in keyed.made.values():
+        measures.expect(record.name, len(record.buckets), empty=record.name not in keyed.known)
     for hint in keyed.hints:
         reporter.say(f"hint: {hint}")
     positions = Positions(pipeline.name, registered.strand, checkpoint, ledger, readers, dataflow.source_lines, origin)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from strandline.model.errors import DefinitionError
 from strandline.state.codec import Codec, WrongType, codec_of
@@ -154,11 +154,16 @@ class Epochs:
         return self._entries[epoch]
 
     def _entry(self, epoch: int) -> Callable[[list[Any]], list[Any]] | None:
-        """States are matched by name. A new state starts empty; one that is no longer declared is left behind."""
-        before = {state.name: slot for slot, state in enumerate(self.layouts[epoch].states, start=1)}
+        """States are matched by name. A new state starts empty; one that was not declared for a while is left behind."""
+        since = [{state.name for state in layout.states} for layout in self.layouts[epoch:]]
+        before = {
+            state.name: slot
+            for slot, state in enumerate(self.layouts[epoch].states, start=1)
+            if all(state.name in names for names in since)
+        }
         moves = [(before.get(state.name), state, self.element(epoch, state)) for state in self.current.states]
         slots = [slot for slot, _, _ in moves]
-        if slots == list(range(1, len(before) + 1)) and all(change is None for _, _, change in moves):
+        if slots == list(range(1, len(self.layouts[epoch].states) + 1)) and all(change is None for _, _, change in moves):
             return None
 
         def apply(entry: list[Any]) -> list[Any]:
@@ -195,3 +200,10 @@ def _element_upgrade(old: StateLayout, new: StateLayout) -> Change | None:
     if change is None or new.ttl is None:
         return change
     return lambda element: [change(element[0]), element[1]]
+
+
+def time_mode(layout: Layout) -> Literal["none", "eventtime", "processingtime"]:
+    """What Spark must know of our clocks: which one may wake a bucket that has no events."""
+    if "processing" in layout.clocks:
+        return "processingtime"
+    return "eventtime" if layout.clocks else "none"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.model.errors import DefinitionError
 from strandline.runtime.keyed.operator import Tell
 from strandline.state.evolution import Incompatible
-from strandline.state.layout import Epochs, Layout
+from strandline.state.layout import Epochs, Layout, time_mode
 from strandline.state.types import StructOf, parse_fields
 
 if TYPE_CHECKING:
@@ -77,6 +77,12 @@ def _continued(before: OperatorRecord, key: StructOf, layout: Layout) -> Operato
         raise DefinitionError(
             f"'{before.name}' is keyed by ({key.ddl}) now, its state by ({before.key.ddl}); state cannot change its key",
             next_command="give the operator another name=… to begin with empty state, or keep the key",
+        )
+    was, becomes = (" and ".join(sorted(each.clocks)) or "no" for each in (before.layouts[-1], layout))
+    if time_mode(before.layouts[-1]) != time_mode(layout):
+        raise DefinitionError(
+            f"'{before.name}' has {becomes} timers now, its state was begun with {was} timers; Spark fixes the clock with the first batch",
+            next_command="keep the timers, give the operator another name=…, or begin again with: strandline run PIPELINE --new-strand",
         )
     layouts = before.layouts if before.layouts[-1] == layout else (*before.layouts, layout)
     try:

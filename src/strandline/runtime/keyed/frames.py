@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from strandline.model.errors import DefinitionError
 from strandline.runtime.keyed.building import OperatorRecord, current_build
@@ -26,7 +26,7 @@ from strandline.runtime.keyed.pickling import check_picklable, travel_with_their
 from strandline.runtime.keyed.stores import Access, choose
 from strandline.state.bucket import MAIN
 from strandline.state.declarations import KeyedProcess
-from strandline.state.layout import Epochs, Layout, layout_of
+from strandline.state.layout import Epochs, Layout, layout_of, time_mode
 from strandline.state.types import StructOf, parse_fields, parse_type
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ def keyed_outputs(
         schemas[side] = _fields(called, f"side output '{side}'", ddl)
     key_fields = _columns(rows, names, called)
     _check_columns(rows, [order_by] if order_by else [], called)
+    if time_mode(layout) == "eventtime" and not _has_watermark(rows):
+        raise DefinitionError(
+            f"keyed operator '{called}' has event timers, but its input has no watermark, so they would never fire; declare event_time=… "
+            "on the pipeline, or timers = 'processing'"
+        )
     travel_with_their_code(type(process).__module__)
     check_picklable(process)
     build = current_build()
@@ -144,11 +149,9 @@ def _unpacked(produced: DataFrame, output: str, ddl: str) -> DataFrame:
     return produced.where(F.col(KIND) == output).select(BLOB).mapInArrow(unpack_rows, ddl)
 
 
-def time_mode(layout: Layout) -> Literal["none", "eventtime", "processingtime"]:
-    """What Spark must know of our clocks: which one may wake a bucket that has no events."""
-    if "processing" in layout.clocks:
-        return "processingtime"
-    return "eventtime" if layout.clocks else "none"
+def _has_watermark(rows: DataFrame) -> bool:
+    """Spark marks the column that a watermark was declared on."""
+    return any("spark.watermarkDelayMs" in field.metadata for field in rows.schema.fields)
 
 
 def _labels(rows: DataFrame, buckets: int | None) -> list[int]:

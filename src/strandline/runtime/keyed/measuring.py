@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 from pyspark.accumulators import AccumulatorParam
@@ -38,6 +39,11 @@ class KeyedMeasures:
         collect = cast("AccumulatorParam[Told]", _Collect())
         self._accumulator: Accumulator[Told] = spark.sparkContext.accumulator({}, collect)
         self._known: Told = {}
+        self._buckets: dict[str, int] = {}
+
+    def expect(self, operator: str, buckets: int, empty: bool) -> None:
+        """How many buckets must tell before the operator's size is known; none when it begins with empty state."""
+        self._buckets[operator] = 0 if empty else buckets
 
     def teller(self, operator: str) -> Tell:
         """What a worker calls; it travels with the operator."""
@@ -49,12 +55,15 @@ class KeyedMeasures:
         return tell
 
     def take(self, pipeline: str, strand: str, batch: int) -> list[StateSize]:
-        """To be called between batches. Buckets without events keep the size they had."""
+        """To be called between batches. Buckets without events keep the size they had; after a restart the sizes of some are not known
+        until they have had events again, and until then there is nothing to tell."""
         told, self._accumulator.value = self._accumulator.value, {}
         self._known = {place: measures.at_rest() for place, measures in self._known.items()} | told
         totals: dict[str, Measures] = {}
+        heard: Counter[str] = Counter()
         for (operator, _), measures in self._known.items():
             totals[operator] = totals[operator].plus(measures) if operator in totals else measures
+            heard[operator] += 1
         return [
             StateSize(
                 pipeline,
@@ -70,4 +79,5 @@ class KeyedMeasures:
                 rfc3339(from_millis(total.oldest)) if total.oldest is not None else None,
             )
             for operator, total in totals.items()
+            if heard[operator] >= self._buckets.get(operator, 0)
         ]
