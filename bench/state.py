@@ -351,7 +351,7 @@ class Workload:
     large: Shape
     """For ours and Spark's native operators."""
     small: Shape
-    """For `transformWithState`, which takes as long with fewer; its cost follows the events, so the rate stays."""
+    """For `transformWithState`, which would take minutes; what a batch costs by itself therefore weighs more on it."""
 
     def shape(self, side: str) -> Shape:
         if side == "ours_tenth":
