@@ -64,27 +64,19 @@ class PipelinedStore:
         import pyspark.sql.streaming.proto.StateMessage_pb2 as messages
 
         self._messages: Any = messages
+        self._requests = Requests(messages)
         client: Any = handle._statefulProcessorApiClient
         self._socket: socket.socket = client._client_socket
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        m = self._messages
-        requests = [self._request(getValue=m.GetValue(userKey=_row(key))) for key in keys]
-        return [pickle.loads(value)[0] if value else None for value in self._exchange(requests)]
+        answers = self._exchange([self._requests.get(key) for key in keys])
+        return [pickle.loads(value)[0] if value else None for value in answers]
 
     def put_many(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        m = self._messages
-        self._exchange([self._request(updateValue=m.UpdateValue(userKey=_row(key), value=_row(value))) for key, value in entries])
+        self._exchange([self._requests.put(key, value) for key, value in entries])
 
     def remove_many(self, keys: Sequence[bytes]) -> None:
-        m = self._messages
-        self._exchange([self._request(removeKey=m.RemoveKey(userKey=_row(key))) for key in keys])
-
-    def _request(self, **call: Any) -> bytes:
-        m = self._messages
-        request = m.StateRequest(stateVariableRequest=m.StateVariableRequest(mapStateCall=m.MapStateCall(stateName=STATE, **call)))
-        content: bytes = request.SerializeToString()
-        return _HEADER.pack(0, len(content)) + content
+        self._exchange([self._requests.remove(key) for key in keys])
 
     def _exchange(self, requests: Sequence[bytes]) -> list[bytes]:
         answers: list[bytes] = []
@@ -96,6 +88,59 @@ class PipelinedStore:
                     raise RuntimeError(f"Spark's state server refused a request: {answer.errorMessage}")
                 answers.append(answer.value if answer.statusCode == 0 else b"")
         return answers
+
+
+class Requests:
+    """Requests as bytes. Building protobuf's objects for each would take longer than all else a request costs this side.
+
+    The numbers of the fields come from Spark's own description of its messages, never from here.
+    """
+
+    def __init__(self, messages: Any) -> None:
+        def tag(message: str, name: str) -> bytes:
+            return _varint(messages.DESCRIPTOR.message_types_by_name[message].fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
+
+        self._outer = tag("StateRequest", "stateVariableRequest"), tag("StateVariableRequest", "mapStateCall")
+        self._named = _field(tag("MapStateCall", "stateName"), STATE.encode())
+        self._get = tag("MapStateCall", "getValue"), tag("GetValue", "userKey")
+        self._remove = tag("MapStateCall", "removeKey"), tag("RemoveKey", "userKey")
+        self._put = tag("MapStateCall", "updateValue"), tag("UpdateValue", "userKey")
+        self._value = tag("UpdateValue", "value")
+
+    def get(self, key: bytes) -> bytes:
+        return self._request(self._get[0], _field(self._get[1], _row(key)))
+
+    def remove(self, key: bytes) -> bytes:
+        return self._request(self._remove[0], _field(self._remove[1], _row(key)))
+
+    def put(self, key: bytes, value: bytes) -> bytes:
+        return self._request(self._put[0], _field(self._put[1], _row(key)) + _field(self._value, _row(value)))
+
+    def _request(self, call: bytes, content: bytes) -> bytes:
+        request, variable = self._outer
+        framed = _field(request, _field(variable, self._named + _field(call, content)))
+        return _HEADER.pack(0, len(framed)) + framed
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _SMALL[number]
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+_SMALL = [bytes([number]) for number in range(128)]
+
+_LENGTH_DELIMITED = 2
+"""Protobuf's wire type of bytes, text and messages."""
 
 
 def _row(value: bytes) -> bytes:

@@ -1,0 +1,49 @@
+"""Requests to Spark's state server, byte for byte as protobuf would write them."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+import pyspark.sql.streaming.proto.StateMessage_pb2 as messages
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.runtime.keyed.stores import STATE, Requests, choose
+
+REQUESTS = Requests(messages)
+
+sizes = st.one_of(st.integers(0, 300), st.sampled_from([127, 128, 2047, 16_383, 16_384, 100_000]))
+
+
+def framed(**call: Any) -> bytes:
+    m = messages
+    request = m.StateRequest(stateVariableRequest=m.StateVariableRequest(mapStateCall=m.MapStateCall(stateName=STATE, **call)))
+    content: bytes = request.SerializeToString()
+    return struct.pack("!ii", 0, len(content)) + content
+
+
+def row(value: bytes) -> bytes:
+    return pickle.dumps((value,), 5)
+
+
+@given(sizes, sizes)
+def test_requests_are_what_protobuf_makes_of_them(key_size: int, value_size: int) -> None:
+    key, value = b"k" * key_size, b"v" * value_size
+
+    assert REQUESTS.get(key) == framed(getValue=messages.GetValue(userKey=row(key)))
+    assert REQUESTS.remove(key) == framed(removeKey=messages.RemoveKey(userKey=row(key)))
+    assert REQUESTS.put(key, value) == framed(updateValue=messages.UpdateValue(userKey=row(key), value=row(value)))
+
+
+def test_an_unknown_pyspark_gets_the_public_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("auto") == "pipelined"
+    assert choose("plain") == "plain"
+
+    monkeypatch.setattr("pyspark.__version__", "9.9.9")
+
+    assert choose("auto") == "plain"
+    with pytest.raises(Exception, match=r"access='pipelined' was tested with pyspark 4\.1\.x, this is 9\.9\.9; use access='auto'"):
+        choose("pipelined")
