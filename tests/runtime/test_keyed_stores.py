@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.runtime.keyed.stores import STATE, Requests, choose
+from strandline.runtime.keyed.stores import Requests, choose, operator_of, variable_of
 
-REQUESTS = Requests(messages)
+STATE = variable_of("totals")
+REQUESTS = Requests(messages, STATE)
 
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([127, 128, 2047, 16_383, 16_384, 100_000]))
 
@@ -36,6 +37,11 @@ def test_requests_are_what_protobuf_makes_of_them(key_size: int, value_size: int
     assert REQUESTS.get(key) == framed(getValue=messages.GetValue(userKey=row(key)))
     assert REQUESTS.remove(key) == framed(removeKey=messages.RemoveKey(userKey=row(key)))
     assert REQUESTS.put(key, value) == framed(updateValue=messages.UpdateValue(userKey=row(key), value=row(value)))
+
+
+def test_a_state_tells_its_operator() -> None:
+    assert operator_of(variable_of("a.b")) == "a.b"
+    assert operator_of("count") is None
 
 
 def test_an_unknown_pyspark_gets_the_public_api(monkeypatch: pytest.MonkeyPatch) -> None:

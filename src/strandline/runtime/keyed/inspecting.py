@@ -1,6 +1,6 @@
 """State as a checkpoint holds it, read through Spark's state data source: ours by bucket, decoded; Spark's own as rows.
 
-A bucket is in memory at a time, never a whole operator. Spark numbers operators and knows nothing of our names, so the two are matched here.
+A bucket is in memory at a time, never a whole operator. Spark numbers operators; the name of our state variable tells whose it is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.checkpoints.checkpoint import Checkpoint
-from strandline.model.errors import CheckpointDamaged, Failure
+from strandline.model.errors import CheckpointDamaged
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.runtime.keyed.packing import BUCKET
-from strandline.runtime.keyed.stores import STATE
-from strandline.state.codec import unpack
-from strandline.state.layout import Epochs, Layout
-from strandline.state.pages import decode_page
-from strandline.state.reading import FACTS_KEY, BucketFacts, BucketReader, KeyChange, KeyColumns, changes, read_facts, same_pages
+from strandline.runtime.keyed.stores import operator_of, variable_of
+from strandline.state.layout import Epochs
+from strandline.state.reading import BucketReader, KeyChange, KeyColumns, changes, read_facts, same_pages
 from strandline.state.store import MemoryStore
 from strandline.state.types import ArrayOf, MapOf, StructOf
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 JOIN = "symmetricHashJoin"
 SIDES = ("left", "right")
 """A join keeps the rows of each input apart."""
-
-_TIME_MODES = {"NoTime": "none", "EventTime": "eventtime", "ProcessingTime": "processingtime"}
 
 _Found = TypeVar("_Found")
 
@@ -43,7 +39,6 @@ class StoredOperator:
     id: int
     spark_name: str
     partitions: int
-    time_mode: str | None = None
     record: OperatorRecord | None = None
     """What we know of it when it is one of ours."""
     twins: int = 1
@@ -97,56 +92,15 @@ class StateReader:
         """Every stateful operator of the checkpoint, ours by their names."""
         with self._explained(batch, "the checkpoint's operators"):
             rows = self._spark.read.format("state-metadata").load(self._checkpoint.location).collect()
-        found: dict[int, StoredOperator] = {}
-        ours = []
-        for row in rows:
+        by_id = {row["operatorId"]: row for row in rows}  # a join has a row for each of its stores
+        found: list[StoredOperator] = []
+        for number, row in sorted(by_id.items()):
             properties = json.loads(row["operatorProperties"] or "{}")
-            variables = {variable["stateName"] for variable in properties.get("stateVariables", ())}
-            mode = _TIME_MODES.get(properties.get("timeMode", ""))
-            found[row["operatorId"]] = StoredOperator(row["operatorId"], row["operatorName"], row["numPartitions"], mode)
-            if STATE in variables:
-                ours.append(row["operatorId"])
-        named = self._named([found[number] for number in ours], batch)
-        natives = [operator for number, operator in found.items() if number not in named]
-        for operator in natives:
-            twins = sum(other.spark_name == operator.spark_name for other in natives)
-            found[operator.id] = StoredOperator(operator.id, operator.spark_name, operator.partitions, operator.time_mode, None, twins)
-        return [named.get(number, found[number]) for number in sorted(found)]
-
-    def _named(self, ours: Sequence[StoredOperator], batch: int) -> dict[int, StoredOperator]:
-        """Whose state it is shows in it: the states, the clocks and the keys. What fits once is settled and fits no other."""
-        fitting: dict[int, list[str]] = {}
-        for operator in ours:
-            if len(ours) == len(self._records) == 1:
-                fitting[operator.id] = list(self._records)
-            else:
-                traces = self._traces(operator, batch)
-                fitting[operator.id] = [name for name, record in self._records.items() if _fits(record, operator, traces)]
-        named: dict[int, StoredOperator] = {}
-        while fitting := {number: names for number, names in fitting.items() if names}:
-            settled = next((number for number, names in fitting.items() if len(names) == 1), None)
-            if settled is None:
-                raise Failure(
-                    f"the states of {' and '.join(repr(name) for name in sorted({n for names in fitting.values() for n in names}))} in the "
-                    f"checkpoint of '{self._pipeline}' cannot be told apart: they have the same states, clocks and keys",
-                    next_command="give one of the processors' states another name",
-                )
-            (name,) = fitting.pop(settled)
-            operator = next(known for known in ours if known.id == settled)
-            named[settled] = StoredOperator(settled, operator.spark_name, operator.partitions, operator.time_mode, self._records[name])
-            fitting = {number: [other for other in names if other != name] for number, names in fitting.items()}
-        return named
-
-    def _traces(self, operator: StoredOperator, batch: int) -> tuple[BucketFacts, bytes | None] | None:
-        """The facts of a bucket that holds a key, and that key; of any bucket when none does; None when nothing was written yet."""
-        with self._explained(batch, f"operator {operator.id}"):
-            entries = self._entries(operator, batch)
-            rows = entries.where("substr(k, 1, 1) in (X'6D', X'70')").limit(64).collect()
-        facts: dict[int, BucketFacts] = {row["bucket"]: read_facts(bytes(row["v"])) for row in rows if bytes(row["k"]) == FACTS_KEY}
-        for row in rows:
-            if bytes(row["k"]) != FACTS_KEY and row["bucket"] in facts:
-                return facts[row["bucket"]], next(iter(decode_page(bytes(row["v"])).entries))
-        return next(((found, None) for found in facts.values()), None)
+            variables = [operator_of(variable["stateName"]) for variable in properties.get("stateVariables", ())]
+            record = next((self._records.get(name) for name in variables if name is not None), None)
+            twins = sum(other["operatorName"] == row["operatorName"] for other in by_id.values()) if record is None else 1
+            found.append(StoredOperator(number, row["operatorName"], row["numPartitions"], record, twins))
+        return found
 
     # -- ours ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +171,7 @@ class StateReader:
 
     def _entries(self, operator: StoredOperator, batch: int) -> DataFrame:
         """Our one map state of Spark's: partition, bucket, and the store's keys and values."""
-        rows = self._load(operator, batch, stateVarName=STATE)
+        rows = self._load(operator, batch, stateVarName=variable_of(operator.name))
         return rows.selectExpr("partition_id as partition", f"key.`{BUCKET}` as bucket", "user_map_key.k as k", "user_map_value.v as v")
 
     # -- Spark's own -----------------------------------------------------------------------------------------------
@@ -275,34 +229,6 @@ def _literal(value: Any) -> Column:
         if isinstance(value, bool | bytes | int | float)
         else F.lit(value.isoformat() if hasattr(value, "isoformat") else str(value))
     )
-
-
-def _fits(record: OperatorRecord, operator: StoredOperator, traces: tuple[BucketFacts, bytes | None] | None) -> bool:
-    from strandline.state.layout import time_mode
-
-    layouts = [layout for layout in record.layouts if operator.time_mode is None or time_mode(layout) == operator.time_mode]
-    if traces is None:
-        return bool(layouts)
-    facts, key = traces
-    if not any(_names(layout) == set(facts.entries) for layout in layouts):
-        return False
-    return key is None or _is_key_of(record.key, key)
-
-
-def _names(layout: Layout) -> set[str]:
-    return {state.name for state in layout.states}
-
-
-def _is_key_of(fields: StructOf, packed: bytes) -> bool:
-    """Would a key of these columns be stored like that?"""
-    keys = KeyColumns(fields)
-    plain = unpack(packed)
-    if len(fields.fields) > 1 and (not isinstance(plain, list) or len(plain) != len(fields.fields)):
-        return False
-    try:
-        return packed in keys.pack(keys.unpack(packed))
-    except Exception:  # noqa: BLE001 - a key of another shape fails in any way it likes
-        return False
 
 
 _Store = tuple[tuple[int, int], dict[bytes, bytes]]

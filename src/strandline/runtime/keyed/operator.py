@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from strandline.runtime.keyed.grouping import GroupedEvents, Keys
 from strandline.runtime.keyed.packing import BLOB, EVENTS, KIND, batches_in, blob_of
-from strandline.runtime.keyed.stores import STATE, PipelinedStore, PlainStore
+from strandline.runtime.keyed.stores import PipelinedStore, PlainStore, variable_of
 from strandline.runtime.keyed.workers import keep_zip_directories
 from strandline.state.arrow import row_converter, rows_of, table_of
 from strandline.state.bucket import MAIN, Bucket, Measures, Now, UserCodeFailed
@@ -66,8 +66,9 @@ class BucketRunner:
         keep_zip_directories()
         self._spec = spec
         self._handle = handle
-        state = handle.getMapState(STATE, "k binary", "v binary")
-        self._store = PipelinedStore(handle) if spec.access == "pipelined" else PlainStore(state)
+        variable = variable_of(spec.name)
+        state = handle.getMapState(variable, "k binary", "v binary")
+        self._store = PipelinedStore(handle, variable) if spec.access == "pipelined" else PlainStore(state)
 
     def run(self, label: int, blobs: Iterable[Any], now: Now) -> Iterator[tuple[str, bytes]]:
         """One batch of one bucket; rows as blobs by output."""

@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 
 Access = Literal["auto", "pipelined", "plain"]
 
-STATE = "strandline"
-"""The name of the map state."""
+_PREFIX = "strandline."
+
+
+def variable_of(operator: str) -> str:
+    """The name of an operator's map state: Spark numbers operators, and this tells whose state it is."""
+    return _PREFIX + operator
+
+
+def operator_of(variable: str) -> str | None:
+    """The other way round; None for a state that is not ours."""
+    return variable.removeprefix(_PREFIX) if variable.startswith(_PREFIX) else None
+
 
 TESTED = ("4.1.",)
 """Versions of pyspark whose private parts are known."""
@@ -60,11 +70,11 @@ class PlainStore:
 class PipelinedStore:
     """Through the same socket, many requests at a time. Nothing is on its way before or after a call."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
+    def __init__(self, handle: StatefulProcessorHandle, variable: str) -> None:
         import pyspark.sql.streaming.proto.StateMessage_pb2 as messages
 
         self._messages: Any = messages
-        self._requests = Requests(messages)
+        self._requests = Requests(messages, variable)
         client: Any = handle._statefulProcessorApiClient
         self._socket: socket.socket = client._client_socket
 
@@ -96,12 +106,12 @@ class Requests:
     The numbers of the fields come from Spark's own description of its messages, never from here.
     """
 
-    def __init__(self, messages: Any) -> None:
+    def __init__(self, messages: Any, variable: str) -> None:
         def tag(message: str, name: str) -> bytes:
             return _varint(messages.DESCRIPTOR.message_types_by_name[message].fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
 
         self._outer = tag("StateRequest", "stateVariableRequest"), tag("StateVariableRequest", "mapStateCall")
-        self._named = _field(tag("MapStateCall", "stateName"), STATE.encode())
+        self._named = _field(tag("MapStateCall", "stateName"), variable.encode())
         self._get = tag("MapStateCall", "getValue"), tag("GetValue", "userKey")
         self._remove = tag("MapStateCall", "removeKey"), tag("RemoveKey", "userKey")
         self._put = tag("MapStateCall", "updateValue"), tag("UpdateValue", "userKey")
