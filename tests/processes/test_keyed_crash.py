@@ -68,7 +68,7 @@ def test_killed_in_the_middle_of_state_updates_and_around_the_commit(tmp_path: P
         assert running.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(running.pid, signal.SIGKILL)
-    running.wait()
+    running.communicate()
     for point, batch in [(CrashPoint.STAGED, 5), (CrashPoint.COMMITTED, 6), (CrashPoint.BATCH_RETURNING, 8)]:
         died = run_cli(tmp_path, "run", "counted", "--available-now", crash_at=point, batch=batch)
         assert died.killed, died.err
