@@ -100,7 +100,8 @@ def test_an_older_checkpoint_with_new_input_is_refused(shop: Sandbox) -> None:
     shutil.copytree(shop.folder / "old", checkpoint(shop))
     add_file(shop, 5)
 
-    with pytest.raises(ChainBroken, match="older than table 'shop.numbers'.* already holds batch 4"):
+    # Batch 3 or 4: a stop while Spark plans leaves a file listed, and the next run's first batch reads two.
+    with pytest.raises(ChainBroken, match="older than table 'shop.numbers'.* already holds batch [34]"):
         shop.run("numbers")
 
     assert_numbers(shop, 5)
@@ -218,7 +219,9 @@ def test_foreign_appends_and_compactions_in_between_are_accepted_and_told_apart(
 
     assert_rows_once(shop.project, "shop.numbers", "n", [*range(50), 1000])
     kinds = [e.kind for e in history_of("shop.numbers", EmbeddedCatalog(shop.project).load("shop.numbers"), shop.ledger)]
-    assert kinds == [Kind.BATCH] * 3 + [Kind.MAINTENANCE, Kind.FOREIGN] + [Kind.BATCH] * 2
+    after = kinds.index(Kind.MAINTENANCE)  # three files, in two batches when the stop came while Spark was listing
+    assert after in (2, 3)
+    assert kinds == [Kind.BATCH] * after + [Kind.MAINTENANCE, Kind.FOREIGN] + [Kind.BATCH] * 2
 
 
 def test_old_snapshots_are_expired_and_stay_in_the_history(shop: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,7 @@ class RunningAttempt:
         while self._ending is None and self._heartbeat.trouble is None and not self._outage.is_over():
             self._take_requests()
             self._check_limits(time.monotonic())
+            self._obey_second_interrupt()
             time.sleep(_REQUESTS_EVERY)
         if self._ending is None:
             for topic in self._started.topics:
@@ -260,6 +261,7 @@ class RunningAttempt:
         assert self._query is not None
         next_requests = 0.0
         while self._query.isActive:
+            self._obey_second_interrupt()
             now = time.monotonic()
             self._failure = self._failure or self._heartbeat.trouble or self._outage.given_up()
             if now >= next_requests:
@@ -401,15 +403,25 @@ class RunningAttempt:
         except (StrandlineError, OSError) as error:
             self._reporter.say(f"the end of this attempt could not be recorded: {error}")
 
+    def _obey_second_interrupt(self) -> None:
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+
     def _catch_signals(self) -> dict[int, Any]:
-        """The first Ctrl-C (or SIGTERM) ends the run after the current batch, the second at once."""
+        """The first Ctrl-C (or SIGTERM) ends the run after the current batch, the second at once.
+
+        The second only leaves word for the watch: raised here it could land between a command to the JVM and its answer.
+        The third is for a watch that hangs.
+        """
         if threading.current_thread() is not threading.main_thread():
             return {}
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self._interrupts += 1
-            if self._interrupts > 1:
+            if self._interrupts > 2:
                 raise KeyboardInterrupt
+            if self._interrupts > 1:
+                return
             self._reporter.say("stopping after the current batch (press Ctrl-C again to stop at once; nothing is lost or doubled)")
             self._end(EndReason.INTERRUPTED)
 
