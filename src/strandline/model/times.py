@@ -23,12 +23,20 @@ _UNITS = {
 }
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
 def from_millis(millis: int) -> datetime:
-    return datetime.fromtimestamp(millis / 1000, timezone.utc)
+    return _EPOCH + timedelta(milliseconds=millis)
+
+
+def to_millis(instant: datetime) -> int:
+    """Milliseconds since 1970, what is smaller cut off; a naive instant is taken as UTC."""
+    return ((instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def rfc3339(instant: datetime) -> str:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 
 from strandline.model.errors import DefinitionError
+from strandline.model.times import from_millis, to_millis
 from strandline.state.declarations import Clock
 from strandline.state.entry import Entry
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 """Their order in a key's entry, and which fires first on a tie."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-def to_millis(at: datetime) -> int:
-    """Milliseconds since the epoch; a naive time is UTC."""
-    return ((at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)) - _EPOCH) // _MILLISECOND
-
-
-def from_millis(at: int) -> datetime:
-    return _EPOCH + at * _MILLISECOND
 
 
 class BucketContext:
@@ -40,7 +29,7 @@ class BucketContext:
         self.clock: Clock | None = None
         self.batch = 0
         self.watermark: datetime | None = None
-        self.processing_time = _EPOCH
+        self.processing_time = from_millis(0)
         self.deleted: set[tuple[int, int]] = set()
         """Timers of the key at hand that were deleted while its due timers fire: one that is set again is a new one."""
         self.control: Mapping[str, Mapping[Any, Any]] = {}
