@@ -14,6 +14,7 @@ from strandline.model.errors import (
     TransformFailed,
 )
 from strandline.runtime.failures import explain_batch_failure, explain_query_failure
+from strandline.runtime.sources.snapshots import CONTROL_GONE
 
 MALFORMED = """\
 [STREAM_FAILED] Query [id = 7d0e7e52, runId = 9f86d081] terminated with exception: Job aborted due to stage failure: Task 0 in stage 3.0 \
@@ -130,6 +131,16 @@ def test_an_error_in_the_users_code_keeps_the_users_words() -> None:
     assert type(error) is TransformFailed
     assert error.message == "code of pipeline 'orders' failed on a record: ValueError: could not convert string to float: 'ten'"
     assert error.next_command == "fix the pipeline, then: strandline run orders"
+
+
+def test_a_control_table_that_is_gone_is_a_problem_of_the_source_not_of_the_users_code() -> None:
+    error = explained(
+        USER_CODE.replace("could not convert string to float: 'ten'", f"{CONTROL_GONE} control table 'shop.rules' no longer exists")
+    )
+
+    assert type(error) is SourceProblem
+    assert error.message == "control table 'shop.rules' no longer exists; nothing of this batch entered the table"
+    assert error.next_command == "restore the table, or read its newest snapshot with: strandline run orders --new-strand"
 
 
 def test_anything_else_is_told_by_its_deepest_cause() -> None:

@@ -20,6 +20,7 @@ from strandline.runtime.options import ForBatches
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import generated_orders, table_rows
 from strandline.testing.fixtures import Sandbox
+from strandline.testing.kafka import KafkaForTests
 
 pytestmark = pytest.mark.engine
 
@@ -168,25 +169,27 @@ def write(folder: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_control_data_is_seen_by_every_key_from_the_batch_it_arrives_in(sandbox: Sandbox) -> None:
-    orders, rules = sandbox.project.root / "orders", sandbox.project.root / "rules"
-    write(orders, "1.json", [{"who": who, "n": n} for n, who in enumerate("abcdef")])
-    write(rules, "1.json", [{"rule": "factor", "value": 2}, {"rule": "extra", "value": 100}])
-    sandbox.pipelines("""
+RATED = """
 import strandline as sl
 
 class Rated(sl.KeyedProcess):
     def process(self, key, events, ctx):
         rules = ctx.control["rules"]
         extra = rules["extra"].value if "extra" in rules else 0
-        yield from ((key, event.n * rules["factor"].value + extra) for event in events)
+        yield from ((key, event.n * (rules["factor"].value if rules else -1) + extra) for event in events)
 
-@sl.pipeline(sources={"orders": sl.files("orders", format="json", schema="who string, n bigint"),
-                      "rules": sl.files("rules", format="json", schema="rule string, value bigint, _deleted boolean")},
+@sl.pipeline(sources={{"orders": sl.files("orders", format="json", schema="who string, n bigint"), "rules": {rules}}},
              sink=sl.table("shop.rated"), checkpoint=sl.checkpoint(every="0 s"))
 def rated(orders, rules):
-    return sl.keyed(orders, by="who", process=Rated(), output="who string, rate bigint", control={"rules": (rules, "rule")})
-""")
+    return sl.keyed(orders, by="who", process=Rated(), output="who string, rate bigint", control={{"rules": (rules, "rule")}})
+"""
+
+
+def test_control_data_is_seen_by_every_key_from_the_batch_it_arrives_in(sandbox: Sandbox) -> None:
+    orders, rules = sandbox.project.root / "orders", sandbox.project.root / "rules"
+    write(orders, "1.json", [{"who": who, "n": n} for n, who in enumerate("abcdef")])
+    write(rules, "1.json", [{"rule": "factor", "value": 2}, {"rule": "extra", "value": 100}])
+    sandbox.pipelines(RATED.format(rules='sl.files("rules", format="json", schema="rule string, value bigint, _deleted boolean")'))
     sandbox.run("rated")
     assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == [100, 102, 104, 106, 108, 110]
 
@@ -204,20 +207,7 @@ def test_a_table_as_control_data_is_one_snapshot_per_batch_and_its_id_is_in_the_
     sandbox.sql("INSERT INTO {c}.shop.rules VALUES ('factor', 2), ('extra', 100)")
     orders = sandbox.project.root / "orders"
     write(orders, "1.json", [{"who": who, "n": n} for n, who in enumerate("abc")])
-    sandbox.pipelines("""
-import strandline as sl
-
-class Rated(sl.KeyedProcess):
-    def process(self, key, events, ctx):
-        rules = ctx.control["rules"]
-        extra = rules["extra"].value if "extra" in rules else 0
-        yield from ((key, event.n * (rules["factor"].value if rules else -1) + extra) for event in events)
-
-@sl.pipeline(sources={"orders": sl.files("orders", format="json", schema="who string, n bigint"), "rules": sl.snapshots("shop.rules")},
-             sink=sl.table("shop.rated"), checkpoint=sl.checkpoint(every="0 s"))
-def rated(orders, rules):
-    return sl.keyed(orders, by="who", process=Rated(), output="who string, rate bigint", control={"rules": (rules, "rule")})
-""")
+    sandbox.pipelines(RATED.format(rules='sl.snapshots("shop.rules")'))
     sandbox.run("rated")
     rules = next(EmbeddedCatalog(sandbox.project).load("shop.rules").ancestors())
     assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == [100, 102, 104]
@@ -235,6 +225,48 @@ def rated(orders, rules):
     write(orders, "3.json", [{"who": "a", "n": 1}])
     sandbox.run("rated")
     assert min(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == -1
+
+
+def test_a_batch_whose_control_snapshot_expired_cannot_run_again_and_says_so(sandbox: Sandbox) -> None:
+    sandbox.sql("CREATE NAMESPACE {c}.shop")
+    sandbox.sql("CREATE TABLE {c}.shop.rules (rule string, value bigint) USING iceberg")
+    sandbox.sql("INSERT INTO {c}.shop.rules VALUES ('factor', 2)")
+    write(sandbox.project.root / "orders", "1.json", [{"who": "a", "n": 1}])
+    sandbox.pipelines(RATED.format(rules='sl.snapshots("shop.rules")'))
+    sandbox.run("rated")
+    (Path(sandbox.project.checkpoint_of("rated")) / "commits/0").unlink()
+    sandbox.sql("INSERT INTO {c}.shop.rules VALUES ('extra', 100)")
+    sandbox.sql("CALL {c}.system.expire_snapshots(table => 'shop.rules', older_than => TIMESTAMP '2999-01-01', retain_last => 1)")
+
+    with pytest.raises(
+        SourceProblem, match=r"snapshot \d+ of control table 'shop.rules' has expired, .* nothing of this batch entered"
+    ) as told:
+        sandbox.run("rated")
+
+    assert told.value.next_command == "restore the table, or read its newest snapshot with: strandline run rated --new-strand"
+    assert [row["rate"] for row in table_rows(sandbox.project, "shop.rated")] == [2]
+
+
+def test_a_topic_as_control_data_is_read_from_its_beginning_and_its_offsets_are_in_the_stamp(
+    sandbox: Sandbox, kafka: KafkaForTests
+) -> None:
+    topic = kafka.create_topic(kafka.topic("rules"))
+    kafka.produce(topic, [json.dumps({"rule": "factor", "value": 2}), json.dumps({"rule": "extra", "value": 100})], partition=0)
+    write(sandbox.project.root / "orders", "1.json", [{"who": who, "n": n} for n, who in enumerate("abc")])
+    schema = "rule string, value bigint, _deleted boolean"
+    sandbox.pipelines(RATED.format(rules=f'sl.kafka("{topic}", bootstrap="{kafka.bootstrap}", schema="{schema}", start="earliest")'))
+    sandbox.run("rated")
+    assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated")) == [100, 102, 104]
+
+    kafka.produce(topic, [json.dumps({"rule": "factor", "value": 3}), json.dumps({"rule": "extra", "_deleted": True})], partition=0)
+    write(sandbox.project.root / "orders", "2.json", [{"who": who, "n": 1000} for who in "abc"])
+    sandbox.run("rated")
+
+    assert sorted(row["rate"] for row in table_rows(sandbox.project, "shop.rated"))[3:] == [3000] * 3
+    stamp = next(EmbeddedCatalog(sandbox.project).load("shop.rated").ancestors()).stamp
+    assert stamp is not None and stamp.end is not None
+    rules = dict(stamp.end.sources)["rules"]
+    assert rules is not None and rules.human(None) == f"{topic}[0] 0–4"
 
 
 def test_initial_state_is_there_before_the_first_event(spark_home: SparkSession, tmp_path: Path) -> None:

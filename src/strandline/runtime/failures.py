@@ -18,6 +18,7 @@ from strandline.model.errors import (
 from strandline.runtime.keyed.operator import USER_CODE
 from strandline.runtime.keyed.packing import KEYLESS
 from strandline.runtime.sources.messages import MALFORMED
+from strandline.runtime.sources.snapshots import CONTROL_GONE
 from strandline.runtime.topics import NULL_KEY
 
 _GONE = re.compile(r"OffsetOutOfRangeException|KAFKA_DATA_LOSS|some data may have been missed|Some data may have been lost")
@@ -46,6 +47,11 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
         return SourceProblem(
             f"{keyless.group(1).strip()}; nothing of this batch entered the table",
             next_command=f"leave such events out before sl.keyed (where … is not null), then: {again}",
+        )
+    if gone := re.search(rf"{CONTROL_GONE} ([^\n]*)", text):
+        return SourceProblem(
+            f"{gone.group(1).strip()}; nothing of this batch entered the table",
+            next_command=f"restore the table, or read its newest snapshot with: {again} --new-strand",
         )
     if own := re.search(rf"{USER_CODE} ([^\n]*)", text):
         return TransformFailed(

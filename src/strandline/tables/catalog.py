@@ -19,28 +19,19 @@ from strandline.project.config import Project
 from strandline.tables.view import TableView
 
 
-class EmbeddedCatalog:
-    def __init__(self, project: Project) -> None:
-        self._file = project.catalog_file
-        self._name = project.profile.catalog.name
+class CatalogFile:
+    """The catalog's SQLite file, by its place and name: all that Spark's workers are told of it."""
 
-    @classmethod
-    def at(cls, file: Path, name: str) -> EmbeddedCatalog:
-        """Without a project: in Spark's workers, which know only what the driver told them."""
-        catalog = cls.__new__(cls)
-        catalog._file, catalog._name = file, name
-        return catalog
+    def __init__(self, file: Path, name: str) -> None:
+        self._file = file
+        self._name = name
 
     def tables(self) -> list[str]:
         rows = self._query("SELECT table_namespace, table_name FROM iceberg_tables WHERE catalog_name = ? ORDER BY 1, 2", self._name)
         return [f"{namespace}.{name}" for namespace, name in rows]
 
-    def find(self, table: str) -> TableView | None:
-        """The table as it is now; None when the catalog does not know it."""
-        location = self.metadata_location(table)
-        return None if location is None else TableView(table, _read_metadata(table, location))
-
     def metadata_location(self, table: str) -> str | None:
+        """Where the table's current metadata lies; None when the catalog does not know the table."""
         namespace, _, name = table.rpartition(".")
         rows = self._query(
             "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
@@ -49,13 +40,6 @@ class EmbeddedCatalog:
             name,
         )
         return str(rows[0][0]) if rows else None
-
-    def load(self, table: str) -> TableView:
-        view = self.find(table)
-        if view is None:
-            known = ", ".join(self.tables()) or "none yet"
-            raise NotFound(f"there is no table '{table}' in the catalog (tables: {known})", next_command="strandline status")
-        return view
 
     def _query(self, sql: str, *arguments: str) -> list[tuple[Any, ...]]:
         if not self._file.exists():
@@ -72,6 +56,25 @@ class EmbeddedCatalog:
             raise TableUnavailable(f"the catalog {self._file} cannot be read: {error}", next_command="strandline doctor") from error
         except sqlite3.DatabaseError as error:
             raise TableUnavailable(f"the catalog {self._file} is damaged: {error}", next_command="strandline doctor") from error
+
+
+class EmbeddedCatalog(CatalogFile):
+    """The tables of a project."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__(project.catalog_file, project.profile.catalog.name)
+
+    def find(self, table: str) -> TableView | None:
+        """The table as it is now; None when the catalog does not know it."""
+        location = self.metadata_location(table)
+        return None if location is None else TableView(table, _read_metadata(table, location))
+
+    def load(self, table: str) -> TableView:
+        view = self.find(table)
+        if view is None:
+            known = ", ".join(self.tables()) or "none yet"
+            raise NotFound(f"there is no table '{table}' in the catalog (tables: {known})", next_command="strandline status")
+        return view
 
 
 def _read_metadata(table: str, location: str) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from strandline.model.definition import SnapshotsSource
 from strandline.model.errors import SourceProblem
 from strandline.model.positions import Position, SnapshotPosition
 from strandline.project.config import Project
-from strandline.runtime.keyed.operator import USER_CODE
 from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows
 from strandline.state.control import SNAPSHOT
-from strandline.tables.catalog import EmbeddedCatalog
+from strandline.tables.catalog import CatalogFile, EmbeddedCatalog
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "strandline-snapshots"
+CONTROL_GONE = "strandline-control-gone:"
+"""Starts what the driver must be told when a snapshot cannot be read any more; Spark carries only text."""
 
 
 class SnapshotsReader(LocalReader):
@@ -123,7 +124,7 @@ class _Stream(DataSourceStreamReader):
         table = StaticTable.from_metadata(partition.metadata)
         if table.snapshot_by_id(partition.snapshot) is None:
             raise ValueError(
-                f"{USER_CODE} snapshot {partition.snapshot} of control table '{self._options['table']}' has expired, and the batch that "
+                f"{CONTROL_GONE} snapshot {partition.snapshot} of control table '{self._options['table']}' has expired, and the batch that "
                 "read it must run again"
             )
         rows = table.scan(snapshot_id=partition.snapshot).to_arrow()
@@ -135,7 +136,7 @@ class _Stream(DataSourceStreamReader):
 
     def _metadata(self) -> str:
         options = self._options
-        location = EmbeddedCatalog.at(Path(options["catalog-file"]), options["catalog"]).metadata_location(options["table"])
+        location = CatalogFile(Path(options["catalog-file"]), options["catalog"]).metadata_location(options["table"])
         if location is None:
-            raise ValueError(f"{USER_CODE} control table '{options['table']}' no longer exists")
+            raise ValueError(f"{CONTROL_GONE} control table '{options['table']}' no longer exists")
         return location
