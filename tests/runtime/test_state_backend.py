@@ -30,7 +30,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
         ({f"{STORE}checkpointFormatVersion": 1}, [f"{STORE}checkpointFormatVersion is 1"]),
         ({f"{STORE}checkpointFormatVersion": "2"}, []),
         ({PARTITIONS: 200}, []),
-        ({PARTITIONS: 201}, [f"{STORE}rocksdb.boundedMemoryUsage is not set, and {PARTITIONS} is 201"]),
+        ({PARTITIONS: 201}, [f"{STORE}rocksdb.boundedMemoryUsage is not true, and {PARTITIONS} is 201"]),
         ({PARTITIONS: 400, f"{STORE}rocksdb.boundedMemoryUsage": True}, []),
         ({f"{STORE}providerClass": HEAP, f"{STORE}rocksdb.changelogCheckpointing.enabled": False, PARTITIONS: 400}, ["HDFSBacked"]),
         (

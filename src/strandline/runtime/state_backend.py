@@ -21,11 +21,11 @@ def state_backend_warnings(spark: SparkConfig) -> list[str]:
     found = []
     if on_heap:
         found.append(
-            f"{_PROVIDER} is HDFSBackedStateStoreProvider, which has no column families: pipelines with sl.keyed cannot run, and native "
+            f"{_PROVIDER} is HDFSBackedStateStoreProvider, which has no column families: pipelines with sl.keyed cannot begin, and native "
             f"operators only with {_FORMAT}=1; leave the setting out to use RocksDB"
         )
     elif _text(spark, _CHANGELOG).lower() == "false":
-        found.append(f"{_CHANGELOG} is false: every batch uploads whole RocksDB files instead of what changed; leave the setting out")
+        found.append(f"{_CHANGELOG} is false: every batch flushes RocksDB and uploads new files instead of a log; leave the setting out")
     if _text(spark, _FORMAT) == "1":
         found.append(
             f"{_FORMAT} is 1: the checkpoint no longer names the state files of a batch, so one that another attempt wrote can be taken "
@@ -34,7 +34,7 @@ def state_backend_warnings(spark: SparkConfig) -> list[str]:
     partitions = _text(spark, _PARTITIONS)
     if not on_heap and partitions.isdigit() and int(partitions) > MANY_PARTITIONS and _text(spark, _BOUNDED).lower() != "true":
         found.append(
-            f"{_BOUNDED} is not set, and {_PARTITIONS} is {partitions}: each partition's RocksDB takes memory without a common limit; set it "
+            f"{_BOUNDED} is not true, and {_PARTITIONS} is {partitions}: each partition's RocksDB takes memory without a common limit; set it "
             f"to true, with {_PREFIX}rocksdb.maxMemoryUsageMB"
         )
     return found
