@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from strandline.ledger.records import ProcessIdentity, StateSize
 from strandline.project.config import Project
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.runtime.run import ledger_of
-from strandline.state.declarations import KeyedProcess, list_state, reducing_state, ttl
+from strandline.state.declarations import Context, KeyedProcess, list_state, reducing_state, ttl
 from strandline.state.layout import layout_of
 from strandline.state.types import parse_fields
 from strandline.testing import run_cli
@@ -30,6 +31,9 @@ class Totals(KeyedProcess):
     recent = list_state("double", ttl=ttl("7 days"))
     total = reducing_state("double", lambda a, b: a + b)
 
+    def process(self, key: Any, events: list[Any], ctx: Context) -> None:
+        self.total.add(len(events))
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -45,7 +49,7 @@ def checkpoint(project: Project, batches: int = 3, operators: int = 1) -> Path:
     for number in range(batches):
         (folder / "offsets" / str(number)).write_text('v1\n{"batchWatermarkMs":0}\n{"offset":1,"timestamp":0}')
         (folder / "commits" / str(number)).write_text("v1\n{}")
-    record = OperatorRecord("totals", (0,), parse_fields("customer string"), (layout_of(Totals()),))
+    record = OperatorRecord("totals", (0,), parse_fields("customer string"), True, (layout_of(Totals()),))
     (folder / "strandline-state" / "totals.json").write_text(json.dumps(record.as_json()))
     return folder
 

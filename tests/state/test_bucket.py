@@ -10,12 +10,12 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from strandline.model.times import to_millis
 from strandline.state import bucket as engine
 from strandline.state import containers, pages
 from strandline.state.arrow import row_converter
 from strandline.state.bucket import MAIN, Bucket, Measures, Now
 from strandline.state.codec import pack, unpack
-from strandline.state.context import to_millis
 from strandline.state.declarations import KeyedProcess
 from strandline.state.layout import Epochs, layout_of
 from strandline.state.store import MemoryStore

@@ -9,21 +9,22 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from strandline.model.times import to_millis
 from strandline.state import bucket as engine
 from strandline.state import containers, pages
 from strandline.state.bucket import Bucket, Now
 from strandline.state.codec import pack
-from strandline.state.context import to_millis
 from strandline.state.declarations import Context, KeyedProcess, list_state, map_state, ttl, value_state
+from strandline.state.keys import Keys
 from strandline.state.layout import Epochs, layout_of
-from strandline.state.reading import BucketReader, KeyColumns, KeyState, changes, same_pages
+from strandline.state.reading import BucketReader, KeyState, changes, same_pages
 from strandline.state.store import MemoryStore
 from strandline.state.types import parse_fields
 
 from .strategies import EXACT, ORDER_BY, Batch, harness, make_process, scripts
 from .test_bucket import Engine, Event
 
-KEY = KeyColumns(parse_fields("key string"))
+KEY = Keys(parse_fields("key string"), single=True)
 NOW = 1_000_000
 
 
@@ -123,8 +124,8 @@ def after(store: MemoryStore, at: int, events: dict[Any, list[Any]]) -> MemorySt
     return copied
 
 
-def reader(store: MemoryStore, now: int | None = None, key: str = "key string") -> BucketReader:
-    return BucketReader(store, Epochs([layout_of(Remember())]), KeyColumns(parse_fields(key)), now)
+def reader(store: MemoryStore, now: int | None = None, keys: Keys = KEY) -> BucketReader:
+    return BucketReader(store, Epochs([layout_of(Remember())]), keys, now)
 
 
 def test_what_expired_is_shown_with_a_mark_and_nothing_is_hidden() -> None:
@@ -186,15 +187,20 @@ def test_a_change_in_a_large_map_is_seen_although_the_keys_entry_stays_the_same(
 def test_keys_are_columns_however_the_pipeline_wrote_by(fields: str, stored: Any, columns: tuple[Any, ...]) -> None:
     store = after(MemoryStore(), NOW, {stored: [("tea", 1.0)]})
 
-    assert [found.key for found in reader(store, key=fields)] == [columns]
-    assert reader(store, key=fields).find(columns) is not None
-    assert reader(store, key=fields).find((*columns[:-1], 8 if len(columns) > 1 else "bob")) is None
+    keys = Keys(parse_fields(fields), single=isinstance(stored, str))
+
+    assert [found.key for found in reader(store, keys=keys)] == [columns]
+    assert reader(store, keys=keys).find(columns) is not None
+    assert reader(store, keys=keys).find((*columns[:-1], 8 if len(columns) > 1 else "bob")) is None
 
 
 def test_a_state_that_came_later_is_empty_and_one_that_is_gone_is_not_shown() -> None:
     class Later(KeyedProcess):
         prices = map_state("string", "double")
         seen = value_state("bigint")
+
+        def process(self, key: Any, events: list[Any], ctx: Context) -> None:
+            self.seen.update(len(events))
 
     store = after(MemoryStore(), NOW, {"ada": [("tea", 1.0)]})
     later = BucketReader(store, Epochs([layout_of(Remember()), layout_of(Later())]), KEY)

@@ -17,13 +17,15 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any, Protocol
 
+from strandline.model.times import from_millis
 from strandline.state.agenda import Agenda
 from strandline.state.binding import bind
 from strandline.state.codec import pack, unpack
-from strandline.state.context import CLOCKS, BucketContext, from_millis
+from strandline.state.context import CLOCKS, BucketContext
 from strandline.state.control import ControlTables
 from strandline.state.declarations import KeyedProcess
 from strandline.state.entry import Entry
+from strandline.state.facts import AGENDAS, FACTS_KEY, BucketFacts
 from strandline.state.layout import Epochs
 from strandline.state.pages import Page, PagedTable
 from strandline.state.store import Store
@@ -40,8 +42,6 @@ HELD = 4096
 SPILL_BYTES = 8192
 """An entry larger than this moves its long lists and large maps elsewhere."""
 
-_FACTS = b"m"
-_FACTS_FORMAT = 1
 _EXPIRY = 2
 """The place of the expiry agenda, after those of the two clocks."""
 
@@ -344,7 +344,7 @@ class Bucket:
 
     def _reschedule(self, number: int, page: Page, places: Sequence[int]) -> None:
         """A page that was taken from the agenda returns to it for what it still holds."""
-        earliest: list[int | None] = [None] * 3
+        earliest: list[int | None] = [None] * AGENDAS
         for packed, content in page.entries.items():
             self._entry.key, self._entry.cells = packed, unpack(content)
             for place, at in enumerate(self._dues()):
@@ -369,19 +369,24 @@ class Bucket:
     def _hand_over(self, enough: int) -> Iterator[Mapping[str, list[Any]]]:
         if self._rows and sum(map(len, self._rows.values())) >= enough:
             rows, self._rows = self._rows, {}
-            yield rows
+            yield {output: made for output, made in rows.items() if made}
 
     def _read_facts(self) -> None:
-        (stored,) = self._store.get_many([_FACTS])
-        fresh: Any = (_FACTS_FORMAT, 1, 0, 0, [None] * 3, {}, None)
-        version, pages, count, size, agendas, entries, self.wake = unpack(stored) if stored is not None else fresh
-        if version != _FACTS_FORMAT:
-            raise ValueError(f"this state was written in format {version}; this version of Strandline reads format {_FACTS_FORMAT}")
+        facts = BucketFacts.decode(self._store.get_many([FACTS_KEY])[0])
         self._table = PagedTable(
-            self._store, page_key, pages, count, size, self._epochs.number, self._upgrade, agendas=3, on_divide=self._divided
+            self._store,
+            page_key,
+            facts.pages,
+            facts.keys,
+            facts.size,
+            self._epochs.number,
+            self._upgrade,
+            agendas=AGENDAS,
+            on_divide=self._divided,
         )
-        self._agendas = [Agenda.restore(bytes([number]), self._store, facts) for number, facts in enumerate(agendas)]
-        self.measures.entries = {name: entries.get(name, 0) for name in self._names}
+        self._agendas = [Agenda.restore(bytes([number]), self._store, known) for number, known in enumerate(facts.agendas)]
+        self.measures.entries = {name: facts.entries.get(name, 0) for name in self._names}
+        self.wake = facts.wake
 
     def _upgrade(self, epoch: int) -> Callable[[bytes], bytes] | None:
         change = self._epochs.entry(epoch)
@@ -398,9 +403,9 @@ class Bucket:
             agenda.save()
         self._control.save(self._store)
         table, self.wake = self._table, self._next_wake()
-        agendas = [agenda.facts() for agenda in self._agendas]
-        facts = [_FACTS_FORMAT, table.pages, table.count, table.size, agendas, self.measures.entries, self.wake]
-        self._store.put_many([(_FACTS, pack(facts))])
+        agendas = tuple(agenda.facts() for agenda in self._agendas)
+        facts = BucketFacts(table.pages, table.count, table.size, agendas, self.measures.entries, self.wake)
+        self._store.put_many([(FACTS_KEY, facts.encode())])
         self.measures.keys, self.measures.bytes = table.count, table.size
         if (first := self._agendas[_EXPIRY].next_due()) is not None:
             self.measures.oldest = first - max(state.ttl.milliseconds for state in self._epochs.current.states if state.ttl)

@@ -106,6 +106,8 @@ class Layout:
 def layout_of(process: KeyedProcess) -> Layout:
     """Read and check a processor's declarations."""
     owner = type(process).__name__
+    if type(process).process is KeyedProcess.process:
+        raise DefinitionError(f"{owner} has no method process(self, key, events, ctx)")
     states = []
     for name, declared in states_of(process).items():
         try:

@@ -32,8 +32,6 @@ class Page:
     scheduled: list[int | None]
     """When the page is next on each agenda."""
     dirty: bool = False
-    size: int = 0
-    """Bytes of the entries when it was loaded."""
 
 
 Upgrade = Callable[[bytes], bytes]

@@ -12,42 +12,17 @@ from typing import Any
 from zlib import crc32
 
 from strandline.state.bucket import page_key
-from strandline.state.codec import codec_of, pack, unpack
+from strandline.state.codec import unpack
 from strandline.state.containers import ListHandle, MapHandle
 from strandline.state.context import CLOCKS
 from strandline.state.declarations import Clock
 from strandline.state.entry import Entry
+from strandline.state.facts import FACTS_KEY, BucketFacts
 from strandline.state.handles import Handle
+from strandline.state.keys import Keys
 from strandline.state.layout import Epochs, StateLayout
 from strandline.state.pages import decode_page, page_number
 from strandline.state.store import Store
-from strandline.state.types import ArrayOf, MapOf, StructOf
-
-FACTS_KEY = b"m"
-"""The store's key of a bucket's facts."""
-
-_FACTS_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class BucketFacts:
-    """What a bucket says of itself: sizes, without a look at any page."""
-
-    pages: int
-    keys: int
-    bytes: int
-    entries: Mapping[str, int]
-    """Stored elements by state, under the layout of the last batch that wrote here."""
-
-
-def read_facts(stored: bytes | None) -> BucketFacts:
-    """The facts of a bucket; one that was never written holds nothing."""
-    if stored is None:
-        return BucketFacts(1, 0, 0, {})
-    version, pages, count, size, _, entries, *_ = unpack(stored)
-    if version != _FACTS_FORMAT:
-        raise ValueError(f"this state was written in format {version}; this version of Strandline reads format {_FACTS_FORMAT}")
-    return BucketFacts(pages, count, size, entries)
 
 
 @dataclass(frozen=True)
@@ -105,38 +80,6 @@ class KeyState:
     """(clock, millisecond), as they would fire."""
 
 
-class KeyColumns:
-    """Packed keys and the values of their columns.
-
-    A processor sees the key of ``by="customer"`` as a plain value and that of ``by=["customer"]`` as a tuple, and so they are
-    stored; here both are columns. Which of the two it was shows in the bytes.
-    """
-
-    def __init__(self, fields: StructOf) -> None:
-        self.fields = fields
-        self.names = fields.names
-        self._whole = codec_of(fields)
-        self._alone = codec_of(fields.fields[0].type)
-        self._may_be_alone = len(fields.fields) == 1
-
-    def unpack(self, packed: bytes) -> tuple[Any, ...]:
-        plain = unpack(packed)
-        if self._may_be_alone and not self._is_row(plain):
-            return (self._alone.from_plain(plain),)
-        return tuple(self._whole.from_plain(plain))
-
-    def pack(self, columns: Sequence[Any]) -> list[bytes]:
-        """Every form in which a key may be stored."""
-        row = self._whole.to_plain(tuple(columns))
-        return [pack(row[0]), pack(row)] if self._may_be_alone else [pack(row)]
-
-    def _is_row(self, plain: Any) -> bool:
-        """Is it a list of one column? Columns that are lists themselves are rows only if there is a list inside."""
-        if not isinstance(plain, list) or len(plain) != 1:
-            return False
-        return not isinstance(self.fields.fields[0].type, ArrayOf | MapOf | StructOf) or isinstance(plain[0], list)
-
-
 class BucketReader:
     """Reads one bucket. States are those of the layout in force, whatever layout an entry was written under.
 
@@ -144,14 +87,14 @@ class BucketReader:
         now: the processing time, in milliseconds, by which elements count as expired; None marks none.
     """
 
-    def __init__(self, store: Store, epochs: Epochs, keys: KeyColumns, now: int | None = None) -> None:
+    def __init__(self, store: Store, epochs: Epochs, keys: Keys, now: int | None = None) -> None:
         self._store = store
         self._epochs = epochs
         self._keys = keys
         self._now = now
         self._entry = Entry(store, epochs)  # it buffers writes, and nobody flushes them
         self._handles = [_handle(self._entry, slot, state) for slot, state in enumerate(epochs.current.states, start=1)]
-        self.facts = read_facts(store.get_many([FACTS_KEY])[0])
+        self.facts = BucketFacts.decode(store.get_many([FACTS_KEY])[0])
 
     def __iter__(self) -> Iterator[KeyState]:
         return self.keys()
@@ -163,11 +106,9 @@ class BucketReader:
 
     def find(self, columns: Sequence[Any]) -> KeyState | None:
         """One key, from its page alone."""
-        for packed in self._keys.pack(columns):
-            for found, cells in self._page(page_number(crc32(packed), self.facts.pages)):
-                if found == packed:
-                    return self._key_state(packed, cells)
-        return None
+        packed = self._keys.pack(self._keys.of_columns(columns))
+        cells = dict(self._page(page_number(crc32(packed), self.facts.pages))).get(packed)
+        return None if cells is None else self._key_state(packed, cells)
 
     def oldest_touches(self) -> dict[str, int]:
         """By state with a ttl: when its oldest element was last touched. Values are not decoded."""
@@ -201,7 +142,7 @@ class BucketReader:
             if elements := tuple(self._element(state, key, stored) for key, stored in self._stored(packed, cells, slot)):
                 states[state.name] = Held(state, elements)
         timers = sorted((at, place) for place, times in enumerate(cells[0] or ()) for at in times)
-        return KeyState(self._keys.unpack(packed), states, tuple((CLOCKS[place], at) for at, place in timers))
+        return KeyState(self._keys.columns(packed), states, tuple((CLOCKS[place], at) for at, place in timers))
 
     def _stored(self, packed: bytes, cells: list[Any], slot: int) -> Iterator[tuple[bytes | None, Any]]:
         """The elements of one state as they are stored, with a map's packed keys; also those that live outside of the key's page."""
@@ -241,7 +182,7 @@ def same_pages(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> s
 
     An entry that stays the same may still name chunks or pages outside of it that did not: if any of those differ, no page is vouched for.
     """
-    facts = read_facts(before.get(FACTS_KEY)), read_facts(after.get(FACTS_KEY))
+    facts = BucketFacts.decode(before.get(FACTS_KEY)), BucketFacts.decode(after.get(FACTS_KEY))
     outside = {key for key in {**before, **after} if key[:1] in (b"l", b"q")}
     if facts[0].pages != facts[1].pages or any(before.get(key) != after.get(key) for key in outside):
         return set()

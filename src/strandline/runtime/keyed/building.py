@@ -29,6 +29,8 @@ class OperatorRecord:
     name: str
     buckets: tuple[int, ...]
     key: StructOf
+    single_key: bool
+    """The key is a plain value, not a tuple."""
     layouts: tuple[Layout, ...]
     """Every layout the state was written under; an entry names its own by number."""
 
@@ -38,13 +40,14 @@ class OperatorRecord:
             "name": self.name,
             "buckets": list(self.buckets),
             "key": [{"name": f.name, "type": f.type.ddl} for f in self.key.fields],
+            "single_key": self.single_key,
             "layouts": [layout.as_json() for layout in self.layouts],
         }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> OperatorRecord:
         key = parse_fields(", ".join(f"`{f['name']}` {f['type']}" for f in found["key"]))
-        return cls(found["name"], tuple(found["buckets"]), key, tuple(map(Layout.from_json, found["layouts"])))
+        return cls(found["name"], tuple(found["buckets"]), key, found["single_key"], tuple(map(Layout.from_json, found["layouts"])))
 
 
 @dataclass
@@ -59,23 +62,24 @@ class KeyedBuild:
     hints: list[str] = field(default_factory=list)
     """What the person who starts the run should hear."""
 
-    def register(self, name: str, key: StructOf, layout: Layout, buckets: list[int]) -> OperatorRecord:
+    def register(self, name: str, key: StructOf, single_key: bool, layout: Layout, buckets: list[int]) -> OperatorRecord:
         """The operator's record: the earlier one continued, or a new one."""
         if name in self.made:
             raise DefinitionError(f"two keyed operators are named '{name}'; give one of them another name=…")
         before = self.known.get(name)
         if before is None:
-            record = OperatorRecord(name, tuple(buckets), key, (layout,))
+            record = OperatorRecord(name, tuple(buckets), key, single_key, (layout,))
         else:
-            record = _continued(before, key, layout)
+            record = _continued(before, key, single_key, layout)
         self.made[name] = record
         return record
 
 
-def _continued(before: OperatorRecord, key: StructOf, layout: Layout) -> OperatorRecord:
-    if [(f.name, f.type) for f in before.key.fields] != [(f.name, f.type) for f in key.fields]:
+def _continued(before: OperatorRecord, key: StructOf, single_key: bool, layout: Layout) -> OperatorRecord:
+    shapes = [("" if single else "a list of ") + fields.ddl for fields, single in ((key, single_key), (before.key, before.single_key))]
+    if shapes[0] != shapes[1]:
         raise DefinitionError(
-            f"'{before.name}' is keyed by ({key.ddl}) now, its state by ({before.key.ddl}); state cannot change its key",
+            f"'{before.name}' is keyed by {shapes[0]} now, its state by {shapes[1]}; state cannot change its key",
             next_command="give the operator another name=… to begin with empty state, or keep the key",
         )
     was, becomes = (" and ".join(sorted(each.clocks)) or "no" for each in (before.layouts[-1], layout))
@@ -92,7 +96,7 @@ def _continued(before: OperatorRecord, key: StructOf, layout: Layout) -> Operato
             f"the state of '{before.name}' cannot be read as it is declared now: {wrong}",
             next_command="keep the declaration, or declare the new form under a new state name",
         ) from wrong
-    return OperatorRecord(before.name, before.buckets, before.key, layouts)
+    return OperatorRecord(before.name, before.buckets, before.key, before.single_key, layouts)
 
 
 def check_dropped_state(build: KeyedBuild) -> None:

@@ -98,13 +98,13 @@ def keyed_outputs(
     build = current_build()
     if (hint := nondeterminism(process)) is not None:
         build.hints.append(hint)
-    record = build.register(called, key_fields, layout, _labels(rows, buckets))
+    record = build.register(called, key_fields, isinstance(by, str), layout, _labels(rows, buckets))
     spec = OperatorSpec(
         called,
         process,
         Epochs(record.layouts),
-        key_fields,
-        isinstance(by, str),
+        record.key,
+        record.single_key,
         order_by,
         schemas,
         {each: (key, _struct(frame)) for each, (frame, key) in _checked_control(control, called).items()},

@@ -6,38 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.state.arrow import rows_of
-from strandline.state.codec import Codec, codec_of, pack, unpack
-from strandline.state.types import StructOf
+from strandline.state.keys import Keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class Keys:
-    """How a processor's key looks: a plain value, or a named tuple when several columns make it."""
-
-    def __init__(self, fields: StructOf, single: bool) -> None:
-        self.names = [field.name for field in fields.fields]
-        self.fields = fields
-        self._single = single
-        self._codec: Codec = codec_of(fields.fields[0].type if single else fields)
-
-    @property
-    def is_plain(self) -> bool:
-        """Arrow gives keys as user code sees them."""
-        return self._single and self._codec.is_plain
-
-    def pack_all(self, keys: Sequence[Any]) -> list[bytes]:
-        if self.is_plain:
-            return list(map(pack, keys))
-        to_plain = self._codec.to_plain
-        return [pack(to_plain(key)) for key in keys]
-
-    def pack(self, key: Any) -> bytes:
-        return pack(self._codec.to_plain(key))
-
-    def unpack(self, packed: bytes) -> Any:
-        return self._codec.from_plain(unpack(packed))
 
 
 class GroupedEvents:

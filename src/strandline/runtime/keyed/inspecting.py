@@ -17,8 +17,10 @@ from strandline.model.errors import CheckpointDamaged
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.runtime.keyed.packing import BUCKET
 from strandline.runtime.keyed.stores import operator_of, variable_of
+from strandline.state.facts import BucketFacts
+from strandline.state.keys import Keys
 from strandline.state.layout import Epochs
-from strandline.state.reading import BucketReader, KeyChange, KeyColumns, changes, read_facts, same_pages
+from strandline.state.reading import BucketReader, KeyChange, changes, same_pages
 from strandline.state.store import MemoryStore
 from strandline.state.types import ArrayOf, MapOf, StructOf
 
@@ -61,9 +63,9 @@ class StoredOperator:
         return Epochs(self.record.layouts)
 
     @cached_property
-    def keys(self) -> KeyColumns:
+    def keys(self) -> Keys:
         assert self.record is not None
-        return KeyColumns(self.record.key)
+        return Keys(self.record.key, self.record.single_key)
 
 
 @dataclass
@@ -112,9 +114,9 @@ class StateReader:
             entries = self._entries(operator, batch)
             rows = entries.where("k = X'6D'").collect()
         for row in rows:
-            facts = read_facts(bytes(row["v"]))
+            facts = BucketFacts.decode(bytes(row["v"]))
             total.keys += facts.keys
-            total.bytes += facts.bytes
+            total.bytes += facts.size
             total.keys_by_partition[row["partition"]] = total.keys_by_partition.get(row["partition"], 0) + facts.keys
             for name in total.entries:
                 total.entries[name] += facts.entries.get(name, 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from strandline.runtime.keyed.grouping import GroupedEvents, Keys
+from strandline.runtime.keyed.grouping import GroupedEvents
 from strandline.runtime.keyed.packing import BLOB, EVENTS, KIND, batches_in, blob_of
 from strandline.runtime.keyed.stores import PipelinedStore, PlainStore, variable_of
 from strandline.runtime.keyed.workers import keep_zip_directories
@@ -18,6 +18,7 @@ from strandline.state.bucket import MAIN, Bucket, Measures, Now, UserCodeFailed
 from strandline.state.codec import WrongType
 from strandline.state.control import ControlTable, ControlTables
 from strandline.state.declarations import KeyedProcess
+from strandline.state.keys import Keys
 from strandline.state.layout import Epochs
 from strandline.state.types import StructOf
 
@@ -93,11 +94,11 @@ class BucketRunner:
     def seed(self, blobs: Iterable[Any], now: Now) -> None:
         events, _ = self._sorted_out(blobs)
         rows = [row for batch in events for row in rows_of(batch)]
-        names = self._spec.keys.names
+        keys = self._spec.keys
         given = []
         for row in rows:
-            key = getattr(row, names[0]) if self._spec.single_key else tuple(getattr(row, name) for name in names)
-            given.append((self._spec.keys.pack(key), {name: getattr(row, name) for name in self._spec.seeded}))
+            key = keys.of_columns([getattr(row, name) for name in keys.names])
+            given.append((keys.pack(key), {name: getattr(row, name) for name in self._spec.seeded}))
         bucket = self._bucket(now, {})
         bucket.seed(given)
 
