@@ -12,7 +12,8 @@ Every side reads the same kind of Parquet files, two per batch, and writes to Sp
 * `ours_once`, `plain_once`: one get and one update per key and batch instead of per event, as somebody who knows the cost writes it.
 
 Workloads: dense (every key in every batch), sparse (few of many stored keys), hot (few keys, many events), list (an append per event),
-timers (every key sets an event-time timer in every batch; it fires two batches later). Only batches after the warm-up count.
+timers (every key sets an event-time timer in every batch; it fires two batches later). Only warm batches count: every side first runs
+small ones until the JVM has compiled its code, and the first batches of every run are left out.
 
 The bench cannot lie about what was computed: every measured batch carries a digest of its output rows, and all sides that read the
 same files must agree, batch by batch. (`--quick` has `plain`, which reads files of its own, checked for the dense workload only.)
@@ -49,9 +50,13 @@ from strandline.runtime.session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 WARM_UP = 2
 """Batches left out at the start of every run, and after filling the state."""
+WARM_JVM = 24
+"""Small batches that every side runs before the first is measured: until then the JVM has not compiled what a batch runs through, and
+that costs more than the batch."""
 SAMPLE_EVERY = 0.1
 ENOUGH = 120
 """Seconds after which `--quick` begins no other workload: those with a ratio come first."""
@@ -300,19 +305,19 @@ class Bench:
     counter: int = 0
     digests: dict[tuple[str, Path], list[tuple[int, int]]] = field(default_factory=dict)
 
-    def files(self, shape: Shape) -> Path:
-        folder = self.folder / f"{shape.keys}-{shape.events}-{shape.fills}"
+    def files(self, shape: Shape, measured: int) -> Path:
+        folder = self.folder / f"{shape.keys}-{shape.events}-{shape.fills}-{measured}"
         if not folder.exists():
-            shape.write(folder, self.measured)
+            shape.write(folder, measured)
         return folder
 
-    def run(self, workload: str, side: Side, shape: Shape) -> Run:
-        files, timers = self.files(shape), workload == "timers"
+    def warm_up(self, workload: str, side: Side) -> None:
+        """Small batches, unmeasured."""
+        query = self._start(self.files(Shape(200, 200), WARM_JVM - WARM_UP), workload == "timers", side)
+        query.awaitTermination()
+
+    def _start(self, files: Path, timers: bool, side: Side) -> StreamingQuery:
         self.counter += 1
-        if self.fresh_workers:  # Spark shares workers among those that want the same environment
-            self.spark.sparkContext.environment["BENCH_RUN"] = str(self.counter)
-        jvm: Any = self.spark._jvm
-        jvm.java.lang.System.gc()
         events = (
             self.spark.readStream.schema("key string, v bigint" + ", ts timestamp" * timers)
             .option("maxFilesPerTrigger", 2)
@@ -321,8 +326,16 @@ class Bench:
         made = side(events.withWatermark("ts", "0 seconds") if timers else events)
         made = made.observe("made", F.count(F.lit(1)).alias("rows"), F.bit_xor(F.xxhash64("key", "s", "c")).alias("digest"))
         writer = made.writeStream.format("noop").outputMode("append" if timers else "update").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(self.folder / f"checkpoint-{self.counter}")).start()
+
+    def run(self, workload: str, side: Side, shape: Shape) -> Run:
+        files, timers = self.files(shape, self.measured), workload == "timers"
+        if self.fresh_workers:  # Spark shares workers among those that want the same environment
+            self.spark.sparkContext.environment["BENCH_RUN"] = str(self.counter + 1)
+        jvm: Any = self.spark._jvm
+        jvm.java.lang.System.gc()
         with Sampler(jvm.java.lang.ProcessHandle.current().pid(), self.fresh_workers) as sampler:
-            query = writer.option("checkpointLocation", str(self.folder / f"checkpoint-{self.counter}")).start()
+            query = self._start(files, timers, side)
             query.awaitTermination()
         batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
         assert len(batches) == shape.fills + WARM_UP + self.measured, f"{len(batches)} batches"
@@ -388,6 +401,8 @@ def compare(bench: Bench, name: str, load: Workload, rounds: int) -> dict[str, l
     """Rounds forth and back: drift of the machine hits all alike."""
     if bench.fresh_workers or name == "dense":  # what `plain` must agree with; --quick has no time for all of them
         bench.run(name, load.sides.get("native", load.sides["ours"]), load.small)
+    for warmed in load.sides.values():
+        bench.warm_up(name, warmed)
     found: dict[str, list[Run]] = {side: [] for side in load.sides}
     for number in range(rounds):
         for side in list(load.sides)[:: 1 if number % 2 == 0 else -1]:

@@ -1,4 +1,4 @@
-"""Requests to Spark's state server, byte for byte as protobuf would write them."""
+"""Requests to Spark's state server, byte for byte as protobuf would write them, and its answers without unpickling them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.runtime.keyed.stores import Requests, choose, operator_of, variable_of
+from strandline.runtime.keyed.stores import Answers, Requests, choose, operator_of, variable_of
 
 STATE = variable_of("totals")
 REQUESTS = Requests(messages, STATE)
@@ -37,6 +37,29 @@ def test_requests_are_what_protobuf_makes_of_them(key_size: int, value_size: int
     assert REQUESTS.get(key) == framed(getValue=messages.GetValue(userKey=row(key)))
     assert REQUESTS.remove(key) == framed(removeKey=messages.RemoveKey(userKey=row(key)))
     assert REQUESTS.put(key, value) == framed(updateValue=messages.UpdateValue(userKey=row(key), value=row(value)))
+
+
+def answer(
+    content: bytes, schema: str = '{"type":"struct","fields":[{"name":"v","type":"binary","nullable":true,"metadata":{}}]}'
+) -> bytes:
+    """As Spark 4.1's server pickles a row."""
+
+    def text(given: str) -> bytes:
+        return b"X" + struct.pack("<I", len(given.encode())) + given.encode()
+
+    made = b"\x80\x02cpyspark.sql.types\n_create_row_inbound_converter\nq\x00cpyspark.sql.types\n_parse_datatype_json_string\n"
+    made += text(schema) + b"q\x01\x85Rq\x02\x85R(cbuiltins\nbytes\nc__builtin__\nbytearray\n"
+    return made + text(content.decode("latin-1")) + b"q\x03" + text("latin-1") + b"q\x04\x86Rq\x05\x85Rq\x06tRq\x07."
+
+
+@given(st.lists(st.one_of(st.binary(), st.sampled_from([b"latin-1", b"X\x01\x00\x00\x00v"])), max_size=8))
+def test_answers_are_what_pickle_makes_of_them(contents: list[bytes]) -> None:
+    answers = Answers()
+
+    for content in contents:
+        value = answer(content)
+        assert answers.content(value) == pickle.loads(value)[0] == content
+        assert answers.content(pickle.dumps((content,))) == content, "another form is unpickled"
 
 
 def test_a_state_tells_its_operator() -> None:

@@ -24,7 +24,7 @@ PARTITIONS = "spark.sql.shuffle.partitions"
     [
         ({}, []),
         (ENGINE_SETTINGS, []),
-        ({f"{STORE}providerClass": HEAP}, [f"{STORE}providerClass is HDFSBackedStateStoreProvider.*sl.keyed cannot run"]),
+        ({f"{STORE}providerClass": HEAP}, [f"{STORE}providerClass is HDFSBackedStateStoreProvider.*sl.keyed cannot begin"]),
         ({f"{STORE}rocksdb.changelogCheckpointing.enabled": False}, [f"{STORE}rocksdb.changelogCheckpointing.enabled is false"]),
         ({f"{STORE}rocksdb.changelogCheckpointing.enabled": "False"}, [f"{STORE}rocksdb.changelogCheckpointing.enabled is false"]),
         ({f"{STORE}checkpointFormatVersion": 1}, [f"{STORE}checkpointFormatVersion is 1"]),

@@ -36,6 +36,14 @@ logger.resolve.level = error
 """
 
 
+_LOCAL_CHECKPOINTS = {
+    # Spark's default asks Hadoop's FileContext, which starts a `readlink` process for every look at a local file: some 60 per batch.
+    # This one makes files visible by the same check and rename.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -97,6 +105,7 @@ def start_session(project: Project, name: str, log_file: Path, say: Callable[[st
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.memory": spark_config.driver_memory,
         "spark.sql.warehouse.dir": str(project.root / ".strandline" / "spark-warehouse"),
+        **({} if "://" in project.checkpoints else _LOCAL_CHECKPOINTS),
         **({"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"} if local else {}),
         **({"spark.sql.shuffle.partitions": str(_local_cores(spark_config.master))} if local else {}),
         **{k: v.resolve() if isinstance(v, SecretRef) else _plain(v) for k, v in spark_config.conf.items()},
