@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from strandline.checkpoints.storage import ArrowStorage, LocalStorage, Storage, storage_at
+from strandline.model.times import utc_now
 
 Locate = Callable[[Path], str]
 
@@ -67,6 +69,45 @@ def test_names_are_sorted_and_leave_hidden_files_out(storage: Storage, folder: P
     (folder / "sources" / "0" / "sub").mkdir()
 
     assert storage.names("sources/0") == ["10", "9", "9.compact", "_metadata", "sub"]
+
+
+def test_a_walk_finds_every_file_below_hidden_ones_too(storage: Storage, folder: Path) -> None:
+    for path in ("metadata", "state/0/1/2.zip", "state/0/1/.2.zip.crc", "state/0/_metadata/metadata"):
+        storage.write(path, b"x" * len(path))
+    (folder / "state" / "empty").mkdir()
+
+    found = storage.walk("")
+
+    assert [file.path for file in found] == ["metadata", "state/0/1/.2.zip.crc", "state/0/1/2.zip", "state/0/_metadata/metadata"]
+    assert all(file.size == len(file.path) for file in found)
+    assert all(file.modified is not None and abs((utc_now() - file.modified).total_seconds()) < 60 for file in found)
+    assert storage.walk("state/0/1") == found[1:3]
+    assert storage.walk("nowhere") == storage.walk("metadata/0") == []
+
+
+def test_what_vanishes_during_a_walk_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(str(folder))
+    storage.write("a", b"1")
+    storage.write("b", b"2")
+    real = os.stat
+
+    def stat(path: str, **options: bool) -> os.stat_result:
+        if str(path).endswith("/a"):
+            raise FileNotFoundError(path)
+        return real(path, **options)
+
+    monkeypatch.setattr("strandline.checkpoints.storage.os.stat", stat)
+
+    assert [file.path for file in storage.walk("")] == ["b"]
+
+
+def test_the_start_of_a_file(storage: Storage) -> None:
+    storage.write("a", b"0123456789")
+
+    assert storage.read_start("a", 4) == b"0123"
+    assert storage.read_start("a", 40) == b"0123456789"
+    assert storage.read_start("b", 4) is None
+    assert storage.read_start("a/b", 4) is None
 
 
 def test_one_file_is_removed_if_it_is_there(storage: Storage) -> None:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
 
+from strandline.checkpoints.batch_files import CompletedBatch, PlannedBatch, parse_commit, parse_plan
 from strandline.checkpoints.storage import Storage
+from strandline.checkpoints.unreadable import Unreadable
 from strandline.model.errors import CheckpointDamaged
 from strandline.model.offsets import Offsets
 
-_NEVER_READ = "-"
-_ORIGIN = "strandline-origin.json"
+__all__ = ["ORIGIN", "ORIGIN_VERSION", "Checkpoint", "CompletedBatch", "PlannedBatch"]
+
+ORIGIN = "strandline-origin.json"
 ORIGIN_VERSION = 1
-
-
-@dataclass(frozen=True)
-class PlannedBatch:
-    """One `offsets/N` file: what Spark decided to read, before it read it."""
-
-    batch: int
-    lines: tuple[str | None, ...]
-    """Raw offset per source, in the order of the plan; None when a source was never read."""
-    watermark_ms: int
 
 
 class Checkpoint:
@@ -56,20 +48,20 @@ class Checkpoint:
 
     def origin(self) -> Offsets | None:
         """Where this strand began to read, if that was fixed beforehand; None when it is simply the sources' start."""
-        raw = self.storage.read(_ORIGIN)
+        raw = self.storage.read(ORIGIN)
         if raw is None:
             return None
         try:
             data = json.loads(raw)
             if data["version"] > ORIGIN_VERSION:
-                raise self._damaged(_ORIGIN, f"its version {data['version']} is newer than this strandline")
+                raise self._damaged(ORIGIN, f"its version {data['version']} is newer than this strandline")
             return Offsets.from_json(data["sources"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(_ORIGIN, "it is not what strandline wrote") from error
+            raise self._damaged(ORIGIN, "it is not what strandline wrote") from error
 
     def give_origin(self, origin: Offsets) -> None:
         """Fix where the strand begins, before its first batch: a second start must not look for 'latest' again."""
-        self.storage.write(_ORIGIN, json.dumps({"version": ORIGIN_VERSION, "sources": origin.to_json()}).encode())
+        self.storage.write(ORIGIN, json.dumps({"version": ORIGIN_VERSION, "sources": origin.to_json()}).encode())
 
     def planned(self) -> list[int]:
         return self._batches("offsets")
@@ -87,13 +79,20 @@ class Checkpoint:
         if raw is None:
             return None
         try:
-            version, metadata, *lines = raw.decode("utf-8").split("\n")
-            if version != "v1":
-                raise self._damaged(name, f"its format '{version[:20]}' is not v1")
-            watermark = int(json.loads(metadata).get("batchWatermarkMs", 0))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise self._damaged(name, "it is truncated or not in Spark's format") from error
-        return PlannedBatch(batch, tuple(None if line == _NEVER_READ else line for line in lines), watermark)
+            return parse_plan(batch, raw)
+        except Unreadable as error:
+            raise self._damaged(name, str(error)) from error
+
+    def completion(self, batch: int) -> CompletedBatch | None:
+        """What Spark wrote when a batch was done; None when it is not, or no longer in the checkpoint."""
+        name = f"commits/{batch}"
+        raw = self.storage.read(name)
+        if raw is None:
+            return None
+        try:
+            return parse_commit(batch, raw)
+        except Unreadable as error:
+            raise self._damaged(name, str(error)) from error
 
     def is_completed(self, batch: int) -> bool:
         return self.storage.read(f"commits/{batch}") is not None

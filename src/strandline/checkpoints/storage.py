@@ -5,11 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.model.times import from_millis
+
 if TYPE_CHECKING:
     from pyarrow import fs
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as a listing tells it."""
+
+    path: str
+    """Relative to the storage."""
+    size: int
+    modified: datetime | None
+    """When it was put there, if the store knows."""
 
 
 class Storage(Protocol):
@@ -21,8 +36,16 @@ class Storage(Protocol):
         """Content, or None when there is no such file."""
         ...
 
+    def read_start(self, path: str, length: int) -> bytes | None:
+        """The first bytes alone: a header is worth a small request, not the whole file."""
+        ...
+
     def names(self, folder: str) -> list[str]:
         """Names in a folder, hidden ones left out; empty when there is no such folder."""
+        ...
+
+    def walk(self, folder: str) -> list[StoredFile]:
+        """Every file below a folder, hidden ones too, sorted; what vanishes meanwhile is left out."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
@@ -53,11 +76,28 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def read_start(self, path: str, length: int) -> bytes | None:
+        try:
+            with (self._root / path).open("rb") as stream:
+                return stream.read(length)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def names(self, folder: str) -> list[str]:
         try:
             return sorted(name for name in os.listdir(self._root / folder) if not name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def walk(self, folder: str) -> list[StoredFile]:
+        found = []
+        for parent, _, names in os.walk(self._root / folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    facts = os.stat(os.path.join(parent, name))
+                    path = os.path.relpath(os.path.join(parent, name), self._root).replace(os.sep, "/")
+                    found.append(StoredFile(path, facts.st_size, from_millis(facts.st_mtime_ns // 1_000_000)))
+        return sorted(found, key=lambda file: file.path)
 
     def write(self, path: str, content: bytes) -> None:
         target = self._root / path
@@ -93,6 +133,13 @@ class ArrowStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def read_start(self, path: str, length: int) -> bytes | None:
+        try:
+            with self._fs.open_input_file(f"{self._root}/{path}") as stream:
+                return bytes(stream.read(length))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def names(self, folder: str) -> list[str]:
         from pyarrow import fs
 
@@ -101,6 +148,22 @@ class ArrowStorage:
         except NotADirectoryError:
             return []
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+
+    def walk(self, folder: str) -> list[StoredFile]:
+        from pyarrow import fs
+
+        below = f"{self._root}/{folder}".rstrip("/")
+        try:
+            listed = self._fs.get_file_info(fs.FileSelector(below, allow_not_found=True, recursive=True))
+        except NotADirectoryError:
+            return []
+        root = f"{self._root.rstrip('/')}/"
+        found = [
+            StoredFile(info.path.removeprefix(root), info.size, None if info.mtime_ns is None else from_millis(info.mtime_ns // 1_000_000))
+            for info in listed
+            if info.type == fs.FileType.File
+        ]
+        return sorted(found, key=lambda file: file.path)
 
     def write(self, path: str, content: bytes) -> None:
         self._fs.create_dir(f"{self._root}/{path}".rsplit("/", 1)[0], recursive=True)

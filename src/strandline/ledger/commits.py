@@ -80,6 +80,22 @@ class Commits:
             rows = connection.execute(select(commits).where(commits.c.table_name == table).order_by(commits.c.id)).all()
         return [_commit(row) for row in rows]
 
+    def of_batches(self, pipeline: str, strand: str, first: int, last: int) -> list[CommitRecord]:
+        """What the batches first…last of a strand brought into tables, oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(commits)
+                .where(
+                    commits.c.pipeline == pipeline,
+                    commits.c.strand == strand,
+                    commits.c.kind == "batch",
+                    commits.c.batch >= first,
+                    commits.c.batch <= last,
+                )
+                .order_by(commits.c.id)
+            ).all()
+        return [_commit(row) for row in rows]
+
     def unsettled(self, states: Iterable[IntentState], pipeline: str | None = None) -> list[Intent]:
         """Intents in the given states with the files that were not removed yet."""
         query = select(intents).where(intents.c.state.in_([state.value for state in states])).order_by(intents.c.id)

@@ -1,0 +1,1 @@
+"""Tests of checkpoints; they share how damaged files are made."""
