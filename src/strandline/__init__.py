@@ -3,7 +3,7 @@
 Light to import: engines are loaded only when a pipeline runs.
 """
 
-from strandline.api import checkpoint, files, generator, kafka, pipeline, registry, secret, snapshots, table, topic
+from strandline.api import checkpoint, files, generator, kafka, pipeline, registry, savepoint, secret, snapshots, table, topic
 from strandline.model.definition import Pipeline
 from strandline.model.errors import StrandlineError
 from strandline.state.declarations import (
@@ -39,6 +39,7 @@ __all__ = [
     "pipeline",
     "reducing_state",
     "registry",
+    "savepoint",
     "secret",
     "sessions",
     "sliding",

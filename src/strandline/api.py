@@ -15,6 +15,7 @@ from strandline.model.definition import (
     OnCancel,
     OutputMode,
     Pipeline,
+    SavepointPolicy,
     Sink,
     SinkMode,
     SnapshotsSource,
@@ -55,6 +56,7 @@ def pipeline(
     late: LatePolicy = "drop",
     output_mode: OutputMode = "append",
     checkpoint: CheckpointPolicy | None = None,
+    savepoint: SavepointPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Declare a pipeline around a PySpark function.
 
@@ -70,6 +72,7 @@ def pipeline(
         late: what happens to late rows: counted and dropped, kept in ``<table>__late``, or kept with a ``_late`` column.
         output_mode: Spark's output mode; ``update`` goes with upsert tables.
         checkpoint: how often and how safely progress is recorded.
+        savepoint: savepoints on a schedule; none by default.
     """
     if (source is None) == (sources is None):
         raise DefinitionError("a pipeline needs either source=… or sources={…}")
@@ -90,6 +93,7 @@ def pipeline(
             late=late,
             output_mode=output_mode,
             checkpoint=checkpoint or CheckpointPolicy(),
+            savepoint=savepoint,
         )
 
     return declare
@@ -322,3 +326,14 @@ def checkpoint(
         on_cancel: what ``strandline stop --cancel`` does to the checkpoint.
     """
     return CheckpointPolicy(parse_duration(every), parse_duration(min_pause), parse_duration(timeout), retain, on_cancel)
+
+
+def savepoint(*, every: str | timedelta, keep: int = 3, keep_for: str | timedelta | None = None) -> SavepointPolicy:
+    """Savepoints on a schedule, taken by the running pipeline at the end of a batch.
+
+    Args:
+        every: take one this often, a minute or longer.
+        keep: how many of them to keep. Older ones are disposed of when a new one is complete.
+        keep_for: also dispose of those that are older than this. The newest one always stays.
+    """
+    return SavepointPolicy(parse_duration(every), keep, parse_duration(keep_for) if keep_for is not None else None)

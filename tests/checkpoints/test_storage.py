@@ -120,17 +120,6 @@ def test_one_file_is_removed_if_it_is_there(storage: Storage) -> None:
     assert storage.names("") == ["b"]
 
 
-def test_the_whole_folder_is_set_aside(storage: Storage, locate: Locate, folder: Path, tmp_path: Path) -> None:
-    storage.write("offsets/0", b"plan")
-    aside = tmp_path / "checkpoint.abandoned-1"
-
-    storage.set_aside(locate(aside))
-
-    assert not folder.exists()
-    assert storage_at(locate(aside)).read("offsets/0") == b"plan"
-    assert storage.read("offsets/0") is None
-
-
 def test_the_whole_folder_is_deleted_and_deleting_nothing_is_fine(storage: Storage, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "neighbour").write_text("stays")
     storage.write("offsets/0", b"plan")

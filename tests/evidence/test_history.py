@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,22 @@ def test_a_table_that_was_dropped_still_has_its_history(ledger: Ledger) -> None:
     assert history_of("shop.never", None, ledger) == []
 
 
+def test_snapshots_that_were_left_by_a_rollback_are_not_called_expired(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        ledger.commits.record_commit(record(number, number - 1))
+    boundary = replace(stamp(1), kind=StampKind.BOUNDARY, savepoint="sp-1", extra={"reason": "restore", "parent": "s0"})
+    back = {**snapshot(4, boundary), "parent-snapshot-id": 2}
+
+    entries = history_of(TABLE, view(snapshot(2, stamp(1)), snapshot(3, stamp(2)), back), ledger)
+
+    assert [(entry.snapshot_id, entry.label) for entry in entries] == [
+        (4, "boundary (sp-1)"),
+        (3, "batch (left)"),
+        (2, "batch"),
+        (1, "batch (expired)"),
+    ]
+
+
 def test_several_sources_are_told_by_name() -> None:
     start = Offsets.of({"orders": FilesPosition(0, 2, "a"), "clicks": GeneratorPosition(5, 0)})
     end = Offsets.of({"orders": FilesPosition(3, 5, "b"), "clicks": GeneratorPosition(9, 0)})
@@ -203,10 +220,14 @@ def test_the_json_form_is_versioned_and_keeps_every_field() -> None:
             "gaps",
             "kind",
             "late",
+            "left",
             "offsets_end",
             "offsets_start",
+            "parent",
             "pipeline",
+            "reason",
             "rows",
+            "savepoint",
             "schemas",
             "sequence_number",
             "snapshot_id",

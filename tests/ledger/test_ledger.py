@@ -27,6 +27,8 @@ from strandline.ledger.records import (
     Intent,
     IntentState,
     ProcessIdentity,
+    SavepointRecord,
+    SavepointState,
     StagedFile,
     StateSize,
 )
@@ -681,6 +683,63 @@ def test_a_ledger_of_version_3_tells_of_keyed_state(tmp_path: Path) -> None:
     assert (size.keys, size.bytes, size.touched, size.timers_fired, size.expired) == (3, 120, 2, 1, 4)
     assert size.entries == {"recent": 7, "total": 3}
     assert size.oldest_at == "2026-01-31T11:00:00.000Z"
+
+
+def test_a_ledger_of_version_4_tells_of_savepoints_and_where_strands_come_from(tmp_path: Path) -> None:
+    copy = tmp_path / "ledger-v4.db"
+    shutil.copy(FIXTURES / "ledger-v4.db", copy)
+    ledger = open_ledger(f"sqlite:///{copy}")
+
+    (record,) = ledger.savepoints.of_pipeline("orders")
+    assert (record.id, record.state, record.batch, record.bytes, record.note) == (
+        "sp-20260131-120000-00ff",
+        SavepointState.COMPLETE,
+        0,
+        4096,
+        "before the upgrade",
+    )
+    assert record.manifest_sha256 == "a" * 64
+    (strand,) = ledger.strands.of_pipeline("orders")
+    assert (strand.strand, strand.parent, strand.parent_batch, strand.savepoint) == ("strand-2", "strand-1", 0, record.id)
+    assert ledger.strands.descended_from(record.id) == [strand]
+
+
+def test_a_savepoint_is_begun_ended_and_never_forgotten(ledger: Ledger) -> None:
+    record = SavepointRecord(
+        "sp-1",
+        "orders",
+        "native",
+        SavepointState.CREATING,
+        "s",
+        3,
+        "/sp",
+        "me",
+        "",
+        ProcessIdentity("h", 1, "x"),
+        "2026-01-01T00:00:00.000Z",
+    )
+    ledger.savepoints.begin(record)
+    ledger.savepoints.begin(replace(record, id="sp-2", pipeline="others"))
+
+    assert ledger.savepoints.of_pipeline("orders") == [record]
+    ledger.savepoints.complete("sp-1", "b" * 64, 10)
+    ledger.savepoints.dispose("sp-1", "by me")
+    ledger.savepoints.fail("sp-2", "no space")
+
+    states = {found.id: (found.state, found.reason) for found in ledger.savepoints.of_pipeline()}
+    assert states == {"sp-1": (SavepointState.DISPOSED, "by me"), "sp-2": (SavepointState.FAILED, "no space")}
+    assert ledger.savepoints.get("sp-3") is None
+
+
+def test_a_request_carries_a_wish_and_tells_how_far_it_is(ledger: Ledger) -> None:
+    request = ledger.requests.ask("orders", 1, "savepoint", "me", '{"note": "x"}')
+    ledger.requests.report(request, "3 of 7 files")
+
+    (open_one,) = ledger.requests.open("orders", 1)
+    assert (open_one.wish, open_one.progress, open_one.answer) == ('{"note": "x"}', "3 of 7 files", None)
+    ledger.requests.answer(request, "done")
+    assert ledger.requests.get(request).answer == "done"
+    assert ledger.requests.open("orders", 1) == []
 
 
 def test_a_batch_that_runs_again_replaces_its_state_sizes(ledger: Ledger) -> None:

@@ -206,3 +206,18 @@ def test_the_highest_attempt_of_another_pipeline_does_not_count() -> None:
 
     assert table.highest_attempt("orders") == 0
     assert table.highest_attempt("orders-eu") == 7
+
+
+def test_since_a_batch_counts_the_pipelines_own_commits_and_what_stands_on_them() -> None:
+    """A compaction right after the batch still belongs to the table after that batch; one after the next commit does not."""
+    batches = [0, 1, None, 2, None, 3, None]
+    snapshots = [
+        snapshot(id, id - 1 or None, None if batch is None else stamp(batch), "replace" if batch is None else "append")
+        for id, batch in enumerate(batches, 1)
+    ]
+    view = TableView("shop.orders", {"snapshots": snapshots, "refs": {"main": {"snapshot-id": 7}}})
+
+    assert [s.id for s in view.since_batch("orders", "s1", 1)] == [7, 6, 5, 4]
+    assert [s.id for s in view.since_batch("orders", "s1", 3)] == []
+    assert [s.id for s in view.since_batch("orders", "s1", -1)] == [7, 6, 5, 4, 3, 2, 1]
+    assert [s.id for s in view.lineage(3)] == [3, 2, 1]

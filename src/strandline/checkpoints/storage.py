@@ -56,10 +56,6 @@ class Storage(Protocol):
         """Remove one file, if it is there."""
         ...
 
-    def set_aside(self, location: str) -> None:
-        """Move the whole folder to another location of the same store."""
-        ...
-
     def delete_all(self) -> None:
         """Remove the folder with everything in it."""
         ...
@@ -108,9 +104,6 @@ class LocalStorage:
 
     def remove(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
-
-    def set_aside(self, location: str) -> None:
-        os.rename(self._root, location)
 
     def delete_all(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
@@ -173,11 +166,6 @@ class ArrowStorage:
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{path}")
-
-    def set_aside(self, location: str) -> None:
-        from pyarrow import fs
-
-        self._fs.move(self._root, fs.FileSystem.from_uri(location)[1])
 
     def delete_all(self) -> None:
         try:

@@ -140,7 +140,7 @@ def _print_history(entries: list[HistoryEntry]) -> None:
             [
                 str(e.snapshot_id),
                 e.committed_at,
-                e.kind.value + (" (expired)" if e.expired else ""),
+                e.label,
                 f"{e.strand[:8]}/{batches}" if e.strand else "",
                 e.offsets,
                 str(e.rows),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from dataclasses import asdict
 from typing import Annotated
@@ -12,6 +10,8 @@ import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
 from strandline.cli.output import LiveReporter, print_json, print_table, reporter
+from strandline.cli.restoring import confirmed_restoration
+from strandline.cli.savepoint import asker
 from strandline.model.errors import NotFound, UsageError
 
 
@@ -38,6 +38,23 @@ def run(
         list[str] | None,
         typer.Option("--accept-gap", help="Go on although these records are gone from their topic.", metavar="TOPIC:PARTITION:FROM-TO"),
     ] = None,
+    from_savepoint: Annotated[
+        str | None,
+        typer.Option("--from-savepoint", help="Go on from this savepoint, as a new strand; the plan is shown first.", metavar="SAVEPOINT"),
+    ] = None,
+    from_checkpoint: Annotated[
+        int | None, typer.Option("--from-checkpoint", help="Go on from this older batch, as a new strand.", metavar="BATCH", min=0)
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            "--tables", help="What a restore does to the tables: rollback to the batch, or continue where they are.", metavar="CHOICE"
+        ),
+    ] = None,
+    claim: Annotated[
+        bool, typer.Option("--claim/--no-claim", help="Dispose of the savepoint once the new strand has completed a batch.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the plan of a restore without asking.")] = False,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,7 +64,8 @@ def run(
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
     from strandline.runtime.options import Allowances, AvailableNow, Continuous, ForBatches, ForDuration, RunLimit
-    from strandline.runtime.run import run_pipeline
+    from strandline.runtime.run import ledger_of, run_pipeline
+    from strandline.savepoints.attending import savepoint_keeper
 
     limits: list[RunLimit] = []
     limits += [AvailableNow()] if available_now else []
@@ -58,13 +76,19 @@ def run(
             "--available-now, --for and --batches exclude each other", next_command=f"strandline run {pipeline} --available-now"
         )
     project = load_project(profile=profile)
+    declared = load_pipeline(project, pipeline)
     watcher = reporter()
+    restoration = confirmed_restoration(
+        project, declared, from_savepoint, from_checkpoint, tables, new_strand=new_strand, claim=claim, yes=yes
+    )
+    gaps = frozenset(map(Gap.parse, accept_gap or ()))
     summary = run_pipeline(
         project,
-        load_pipeline(project, pipeline),
+        declared,
         limits[0] if limits else Continuous(),
         watcher,
-        allow=Allowances(take_over, new_strand, frozenset(start_table or ()), frozenset(map(Gap.parse, accept_gap or ()))),
+        allow=Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration),
+        hire=[savepoint_keeper(project, ledger_of(project), watcher)],
     )
     if isinstance(watcher, LiveReporter):
         watcher.finish()
@@ -86,12 +110,14 @@ def stop(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End the pipeline for good: its checkpoint is kept or deleted as its policy says.")
     ] = False,
+    savepoint: Annotated[bool, typer.Option("--savepoint", help="Take a savepoint of its last batch before it ends.")] = False,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for it to end.", metavar="DURATION")] = "2 minutes",
     profile: ProfileOption = None,
 ) -> None:
     """Ask a running pipeline, here or on another machine, to end after its current batch."""
+    from strandline.cli.savepoint import stop_wish
     from strandline.ledger.records import AttemptStatus
-    from strandline.ledger.requests import CANCEL, STOP
+    from strandline.ledger.requests import CANCEL, STOP, STOP_WITH_SAVEPOINT
     from strandline.model.errors import Failure
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
@@ -99,11 +125,22 @@ def stop(
     from strandline.runtime.run import ledger_of
 
     patience = parse_duration(wait)
+    if cancel and savepoint:
+        raise UsageError(
+            "--cancel ends the pipeline for good and --savepoint keeps a place to go on from",
+            next_command=f"strandline stop {pipeline} --savepoint",
+        )
     ledger = ledger_of(load_project(profile=profile))
     attempt = ledger.attempts.latest(pipeline)
     if attempt is None or liveness_of(attempt) not in (Liveness.ALIVE, Liveness.SILENT):
         raise NotFound(f"pipeline '{pipeline}' is not running", next_command="strandline status")
-    ledger.requests.ask(pipeline, attempt.number, CANCEL if cancel else STOP, f"{getpass.getuser()}@{socket.gethostname()}")
+    if savepoint:
+        from strandline.savepoints.asking import ask
+
+        taken = ask(ledger, attempt, STOP_WITH_SAVEPOINT, stop_wish(), patience, reporter().say)
+        print(f"{pipeline}: savepoint {taken}")
+    else:
+        ledger.requests.ask(pipeline, attempt.number, CANCEL if cancel else STOP, asker())
     deadline = time.monotonic() + patience.total_seconds()
     while time.monotonic() < deadline:
         now = ledger.attempts.get(pipeline, attempt.number)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from strandline.checkpoints.batch_files import CompletedBatch, PlannedBatch
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.needed import Look, NeededFile, StorePlace
+from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.requirements import needed_by
-from strandline.checkpoints.storage import storage_at
 from strandline.evidence.offset_lines import human_lines
 from strandline.model.errors import NotFound, StrandlineError, TableUnavailable
 from strandline.model.kafka import TOPIC_PREFIX
@@ -68,7 +68,7 @@ class CheckpointSource:
 
 def find_checkpoint(project: Project, pipeline: str) -> CheckpointSource:
     """The pipeline's checkpoint, damaged or not; its code is only imported to say why there is none."""
-    checkpoint = Checkpoint(storage_at(project.checkpoint_of(pipeline)))
+    checkpoint = current_checkpoint(project, pipeline)
     planned, completed = tuple(checkpoint.planned()), tuple(checkpoint.completed())
     if not planned and not completed:
         from strandline.project.loader import load_pipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -51,6 +51,25 @@ class HistoryEntry:
     """Id of each Kafka topic that was read."""
     schemas: dict[str, list[int]] | None = None
     """Lowest and highest writer schema id of each topic of Avro messages."""
+    left: bool = False
+    """No longer in the table's history: it was rolled back behind this snapshot, which is still kept."""
+    reason: str | None = None
+    """Why a boundary was written."""
+    parent: str | None = None
+    """The strand that a boundary's strand takes the place of."""
+    savepoint: str | None = None
+    """The savepoint that the strand goes on from."""
+
+    @property
+    def label(self) -> str:
+        """The kind, and what makes it special."""
+        notes = [
+            self.savepoint or self.reason if self.kind is Kind.BOUNDARY and self.reason == "restore" else None,
+            "left" if self.left else None,
+            "expired" if self.expired else None,
+        ]
+        told = ", ".join(note for note in notes if note)
+        return f"{self.kind.value} ({told})" if told else self.kind.value
 
     @property
     def offsets(self) -> str:
@@ -70,6 +89,9 @@ def history_of(table: str, view: TableView | None, ledger: Ledger | None) -> lis
     live = list(view.ancestors()) if view else []
     entries = [_from_snapshot(snapshot, records.get(snapshot.id)) for snapshot in live]
     seen = {snapshot.id for snapshot in live}
+    left = [snapshot for snapshot in view.snapshots.values() if snapshot.id not in seen and snapshot.id in records] if view else []
+    entries += [replace(_from_snapshot(snapshot, records[snapshot.id]), left=True) for snapshot in left]
+    seen |= {snapshot.id for snapshot in left}
     expired = [record for record in records.values() if record.snapshot_id not in seen]
     if ledger is not None:
         accepted = {key: ledger.gaps.of_strand(*key) for key in {(record.pipeline, record.strand) for record in expired}}
@@ -115,6 +137,9 @@ def _from_snapshot(snapshot: Snapshot, record: CommitRecord | None) -> HistoryEn
         late=stamp.late,
         corrected=snapshot.count("spark.merge-into.num-target-rows-updated") or stamp.corrected,
         code=stamp.code,
+        savepoint=stamp.savepoint or None,
+        reason=stamp.extra.get("reason"),
+        parent=stamp.extra.get("parent"),
         **_sources(stamp.extra),
         **common,  # type: ignore[arg-type]
     )

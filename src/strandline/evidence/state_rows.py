@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.evidence.plain import as_json
 from strandline.evidence.states import TIMERS, StateSource, Target
 from strandline.model.errors import UsageError
-from strandline.model.times import from_millis, rfc3339
+from strandline.model.times import from_millis, parse_instant, rfc3339
 from strandline.state.codec import WrongType, codec_of
 from strandline.state.reading import Held, KeyChange, KeyState
 from strandline.state.types import INTEGERS, DecimalOf, Primitive, StructOf, Type
@@ -200,7 +200,7 @@ def _from_text(kind: Primitive | DecimalOf) -> Callable[[str], Any]:
 
 
 def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return parse_instant(text)
 
 
 # -- diff --------------------------------------------------------------------------------------------------------------

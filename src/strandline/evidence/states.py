@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from strandline.checkpoints.checkpoint import Checkpoint
-from strandline.checkpoints.storage import storage_at
+from strandline.checkpoints.place import current_checkpoint
 from strandline.ledger import Ledger
 from strandline.model.errors import NotFound, StrandlineError, UsageError
 from strandline.model.offsets import Offsets
@@ -80,7 +80,7 @@ def find_state(project: Project, pipeline: str) -> StateSource:
     from strandline.project.loader import load_pipeline
     from strandline.runtime.keyed.records import operator_records
 
-    checkpoint = Checkpoint(storage_at(project.checkpoint_of(pipeline)))
+    checkpoint = current_checkpoint(project, pipeline)
     if not checkpoint.exists():
         load_pipeline(project, pipeline)  # raises, with the pipelines there are
         raise NotFound(
@@ -111,7 +111,7 @@ def states_without_ttl(project: Project, pipeline: str) -> dict[str, list[str]]:
     from strandline.runtime.keyed.records import operator_records
 
     try:
-        records = operator_records(Checkpoint(storage_at(project.checkpoint_of(pipeline))))
+        records = operator_records(current_checkpoint(project, pipeline))
     except (StrandlineError, OSError):
         return {}
     return {name: [state.name for state in record.layouts[-1].states if state.ttl is None] for name, record in records.items()}

@@ -20,7 +20,9 @@ from strandline.ledger.events import Events
 from strandline.ledger.kafka import Deliveries, Gaps, Topics
 from strandline.ledger.migrations import migrate
 from strandline.ledger.requests import Requests
+from strandline.ledger.savepoints import Savepoints
 from strandline.ledger.states import StateSizes
+from strandline.ledger.strands import Strands
 from strandline.model.errors import LedgerUnavailable
 from strandline.model.times import human_duration
 
@@ -41,6 +43,8 @@ class Ledger:
         self.gaps = Gaps(self.transaction)
         self.deliveries = Deliveries(self.transaction)
         self.state_sizes = StateSizes(self.transaction)
+        self.savepoints = Savepoints(self.transaction)
+        self.strands = Strands(self.transaction)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

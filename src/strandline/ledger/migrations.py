@@ -11,10 +11,10 @@ from collections.abc import Callable
 from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from strandline.ledger.exclusive import hold_exclusively
-from strandline.ledger.schema import deliveries, gaps, metadata, schema_version, state_sizes, topics
+from strandline.ledger.schema import deliveries, gaps, metadata, savepoints, schema_version, state_sizes, strands, topics
 from strandline.model.errors import LedgerUnavailable
 
-LATEST = 3
+LATEST = 4
 
 
 def _add_kafka(connection: Connection) -> None:
@@ -28,7 +28,14 @@ def _add_state_sizes(connection: Connection) -> None:
     metadata.create_all(connection, tables=[state_sizes])
 
 
-UPGRADES: dict[int, Callable[[Connection], None]] = {1: _add_kafka, 2: _add_state_sizes}
+def _add_savepoints(connection: Connection) -> None:
+    """Version 4: savepoints, where strands come from, and requests that carry a wish and tell how far they are."""
+    connection.execute(text("ALTER TABLE requests ADD COLUMN wish TEXT"))
+    connection.execute(text("ALTER TABLE requests ADD COLUMN progress TEXT"))
+    metadata.create_all(connection, tables=[savepoints, strands])
+
+
+UPGRADES: dict[int, Callable[[Connection], None]] = {1: _add_kafka, 2: _add_state_sizes, 3: _add_savepoints}
 
 
 def migrate(connection: Connection) -> None:

@@ -145,6 +145,10 @@ class Request:
     kind: str
     requested_by: str
     requested_at: str
+    wish: str = ""
+    """What exactly is asked for, in the terms of its kind."""
+    progress: str | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -175,3 +179,46 @@ class StateSize:
     """Entries by state: a value counts one, a list its elements, a map its keys."""
     oldest_at: str | None = None
     """When the oldest entry with a ttl was last touched, or later."""
+
+
+class SavepointState(str, Enum):
+    """From the first byte to the last; what was disposed stays in the ledger."""
+
+    CREATING = "creating"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    DISPOSED = "disposed"
+
+
+@dataclass(frozen=True)
+class SavepointRecord:
+    id: str
+    pipeline: str
+    type: str
+    state: SavepointState
+    strand: str
+    batch: int
+    location: str
+    requested_by: str
+    note: str
+    process: ProcessIdentity
+    """Who makes it."""
+    begun_at: str
+    ended_at: str | None = None
+    manifest_sha256: str | None = None
+    bytes: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StrandRecord:
+    """Where a strand comes from."""
+
+    pipeline: str
+    strand: str
+    kind: str
+    parent: str | None
+    parent_batch: int | None
+    savepoint: str | None
+    attempt: int
+    begun_at: str

@@ -127,6 +127,8 @@ requests = Table(
     Column("requested_at", String(30), nullable=False),
     Column("answered_at", String(30)),
     Column("answer", Text),
+    Column("wish", Text),
+    Column("progress", Text),
     Index("ix_requests_open", "pipeline", "answered_at"),
 )
 
@@ -208,4 +210,40 @@ state_sizes = Table(
     Column("oldest_at", String(30)),
     Column("entries", Text, nullable=False),
     Column("recorded_at", String(30), nullable=False),
+)
+
+savepoints = Table(
+    "savepoints",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("pipeline", String(200), nullable=False),
+    Column("type", String(20), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("strand", String(60), nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("location", Text, nullable=False),
+    Column("manifest_sha256", String(64)),
+    Column("bytes", BigInteger),
+    Column("requested_by", String(255), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("process_started", String(40), nullable=False),
+    Column("begun_at", String(30), nullable=False),
+    Column("ended_at", String(30)),
+    Column("reason", Text),
+    Index("ix_savepoints_pipeline", "pipeline", "begun_at"),
+)
+
+strands = Table(
+    "strands",
+    metadata,
+    Column("pipeline", String(200), primary_key=True),
+    Column("strand", String(60), primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("parent", String(60)),
+    Column("parent_batch", BigInteger),
+    Column("savepoint", String(80)),
+    Column("attempt", Integer, nullable=False),
+    Column("begun_at", String(30), nullable=False),
 )

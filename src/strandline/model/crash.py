@@ -30,6 +30,15 @@ class CrashPoint(str, Enum):
     CHECKPOINT_COMPLETE = "checkpoint-complete"  # commits/N exists, follow-up work not done
     GROUPS_COMMITTED = "groups-committed"  # Kafka group offsets tell the complete checkpoint
     CLAIMING = "claiming"  # inside the boundary commit of a takeover
+    CLAIMED = "claimed"  # a boundary is in one table, others may follow
+    STRAND_BUILT = "strand-built"  # the checkpoint of a new strand is whole, the old one still counts
+    STRAND_PLACED = "strand-placed"  # the new checkpoint counts, no table knows of it
+    SAVEPOINT_BEGUN = "savepoint-begun"  # the ledger knows that one is being made
+    SAVEPOINT_TAGGED = "savepoint-tagged"  # the tables' snapshots are named
+    SAVEPOINT_COPIED = "savepoint-copied"  # every file is there, the manifest is not
+    SAVEPOINT_SEALED = "savepoint-sealed"  # complete, but the ledger does not know
+    SAVEPOINT_UNSEALED = "savepoint-unsealed"  # disposing: the manifest is gone
+    SAVEPOINT_UNTAGGED = "savepoint-untagged"  # disposing: the tags are gone, bytes are left
 
 
 def reach(point: CrashPoint, batch: int | None = None) -> None:

@@ -156,6 +156,23 @@ class CheckpointPolicy:
 
 
 @dataclass(frozen=True)
+class SavepointPolicy:
+    """Savepoints that nobody has to ask for; see `strandline.savepoint`."""
+
+    every: timedelta
+    keep: int = 3
+    keep_for: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < timedelta(minutes=1):
+            raise DefinitionError("savepoint(every=…) must be a minute or longer; a checkpoint is made with every batch")
+        if self.keep < 1:
+            raise DefinitionError(f"savepoint(keep={self.keep}); at least one is always kept")
+        if self.keep_for is not None and self.keep_for <= timedelta(0):
+            raise DefinitionError("savepoint(keep_for=…) must be longer than zero")
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A named, governed streaming job: sources → transform → tables and topics."""
 
@@ -169,6 +186,7 @@ class Pipeline:
     late: LatePolicy
     output_mode: OutputMode
     checkpoint: CheckpointPolicy
+    savepoint: SavepointPolicy | None
     file: Path
 
     @property
@@ -203,6 +221,7 @@ def make_pipeline(
     late: LatePolicy,
     output_mode: OutputMode,
     checkpoint: CheckpointPolicy,
+    savepoint: SavepointPolicy | None = None,
 ) -> Pipeline:
     """Check a declaration against the function it decorates."""
     chosen = name or function.__name__
@@ -249,6 +268,7 @@ def make_pipeline(
         late=late,
         output_mode=output_mode,
         checkpoint=checkpoint,
+        savepoint=savepoint,
         file=Path(inspect.getsourcefile(function) or "unknown"),
     )
 

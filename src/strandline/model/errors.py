@@ -11,6 +11,8 @@
     ├── TrustViolation        exit 3: table, checkpoint and ledger do not agree
     │   ├── ChainBroken           the offset chain of a table has a gap or an overlap
     │   ├── CheckpointDamaged     a checkpoint file is missing or unreadable
+    │   │   └── CheckpointVanished    a file went away while it was read: the pipeline runs and has moved on
+    │   ├── SavepointDamaged      a savepoint is incomplete, changed or from the future
     │   └── DataLost              records that must be read next are gone from their topic
     ├── Refused               exit 4: the world moved, nothing was done
     │   ├── AlreadyRunning        another attempt holds the pipeline
@@ -68,6 +70,12 @@ class ChainBroken(TrustViolation): ...
 
 
 class CheckpointDamaged(TrustViolation): ...
+
+
+class CheckpointVanished(CheckpointDamaged): ...
+
+
+class SavepointDamaged(TrustViolation): ...
 
 
 class DataLost(TrustViolation): ...

@@ -46,6 +46,11 @@ def rfc3339(instant: datetime) -> str:
     return instant.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def parse_instant(text: str) -> datetime:
+    """What `rfc3339` wrote."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def parse_duration(text: str | timedelta) -> timedelta:
     """``"30 s"``, ``"10 minutes"``, ``"1h"`` → timedelta; anything else is a DefinitionError."""
     if isinstance(text, timedelta):

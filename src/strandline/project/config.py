@@ -149,10 +149,11 @@ class Profile(_Strict):
     warehouse: str = "warehouse"
     ledger: LedgerConfig = LedgerConfig()
     checkpoints: str = "checkpoints"
+    savepoints: str = "savepoints"
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig.model_validate({}))
     kafka: KafkaConfig | None = None
 
-    @field_validator("warehouse", "checkpoints")
+    @field_validator("warehouse", "checkpoints", "savepoints")
     @classmethod
     def _no_secret(cls, value: str) -> str:
         if "://" in value and _holds_secret(value):
@@ -189,6 +190,10 @@ class Project:
         return self._local(self.profile.checkpoints)
 
     @property
+    def savepoints(self) -> str:
+        return self._local(self.profile.savepoints)
+
+    @property
     def catalog_file(self) -> Path:
         return Path(self._local(self.profile.catalog.file))
 
@@ -221,6 +226,9 @@ class Project:
 
     def checkpoint_of(self, pipeline: str) -> str:
         return f"{self.checkpoints}/{pipeline}"
+
+    def savepoints_of(self, pipeline: str) -> str:
+        return f"{self.savepoints}/{pipeline}"
 
     def source_path(self, path: str) -> str:
         return self._local(path)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import Delivery, IntentState
-from strandline.model.errors import Fenced, TableUnavailable
+from strandline.model.crash import CrashPoint, reach
+from strandline.model.errors import ChainBroken, Fenced, Refused, TableUnavailable
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
 from strandline.model.marker import Marker
 from strandline.model.stamp import Holder, Witness, encode_mark, mark_key
@@ -15,8 +16,9 @@ from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_tabl
 from strandline.runtime.options import Allowances
 from strandline.runtime.positions import Positions
 from strandline.runtime.protocol import Identity, TableChain, boundary_stamp, commit_record, refusal
+from strandline.runtime.strands import StrandOrigin, TableStart
 from strandline.runtime.topics import TopicChain
-from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused
+from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, Rollback
 
 CLAIM_TRIES = 10
 """A zombie may commit between our look and our claim, once per batch; ten in a row means it is not a zombie."""
@@ -24,6 +26,10 @@ CLAIM_TRIES = 10
 NEW_STRAND = "new-strand"
 START_TABLE = "start-table"
 FIRST_START = "first-start"
+RESTORE = "restore"
+
+ABANDONED_PREFIX = "strandline-abandoned-"
+"""Tags that keep what a restore left behind reachable, until somebody releases it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Claims:
     reason: str | None
     """Why every table must be claimed; None when the last holder is provably gone."""
     allow: Allowances
+    origin: StrandOrigin | None = None
+    """Where the strand comes from, if it goes on from another."""
 
     def birth_mark(self) -> dict[str, str]:
         """Properties of a table made now: from its first moment it remembers that the chain starts at the sources' origin.
@@ -60,7 +68,9 @@ class Claims:
         """Check the table, claim it if need be, and return the reason of the boundary that was written."""
         mark, newest = chain.table.witnesses(self.identity.pipeline)
         reason = self.reason
-        if reason != NEW_STRAND:
+        if self._enters(chain.sink.name, latest(mark, newest)) is not None:
+            reason = RESTORE
+        elif reason != NEW_STRAND:
             begins_here = self._begins_here(chain.sink.name, is_side_table) and self.checkpoint.next_batch > 0
             if begins_here and (latest(mark, newest) is None or chain.sink.name in self.allow.start_tables):
                 reason = START_TABLE
@@ -72,6 +82,11 @@ class Claims:
             self._claim(chain, reason)
         chain.witness = latest(*chain.table.witnesses(self.identity.pipeline))
         return reason
+
+    def _enters(self, table: str, seen: Witness | None) -> TableStart | None:
+        """How a table enters a strand that goes on from another; None when it did already, or needs no entrance."""
+        start = self.origin.tables.get(table) if self.origin is not None else None
+        return start if seen is None or seen.strand != self.identity.strand else None
 
     def _begins_here(self, table: str, is_side_table: bool) -> bool:
         """Asked for by name; or a side table that was switched on while the pipeline was already running."""
@@ -98,6 +113,9 @@ class Claims:
             place = self._at_origin()
         elif chain.name in self.allow.start_tables and self.checkpoint.next_batch > 0:
             place = self._at_checkpoint(chain.name)
+        elif self.origin is not None and (seen is None or seen.strand != me.strand):
+            self._check_delivered(chain.name, self.origin, seen)
+            place = self._at_checkpoint(chain.name)
         else:
             delivered = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
             self._compare(chain.name, seen, None, delivered.batch if delivered else None, kind="topic")
@@ -107,6 +125,15 @@ class Claims:
         chain.claim(Marker(me.pipeline, me.strand, me.holder, place.batch, place.end_digest, end=place.end))
         chain.witness = Witness(me.strand, me.holder, place.batch, place.end_digest, place.end)
         self._settle_intents(chain, place.batch)
+
+    def _check_delivered(self, topic: str, origin: StrandOrigin, seen: Witness | None) -> None:
+        """Rows in a topic cannot be taken back: what was delivered after the batch that is restored would be delivered again."""
+        if seen is not None and (seen.strand != origin.parent or seen.batch > origin.batch):
+            raise ChainBroken(
+                f"topic '{topic}' holds batch {seen.batch} of strand {seen.strand}, and batch {origin.batch} is restored: the rows in between "
+                "cannot be taken back and would be delivered twice",
+                next_command=f"let it begin again there: add --start-table {topic}",
+            )
 
     def _catch_up(self, chain: TopicChain, found: Marker) -> None:
         """A killed attempt delivered this batch and could not record it any more: the marker tells the ledger."""
@@ -174,13 +201,14 @@ class Claims:
             seen = latest(*chain.table.witnesses(self.identity.pipeline))
             place = self._new_place(chain.sink.name, reason) or (self._at_origin() if seen is None else None)
             stamp = boundary_stamp(self.identity, seen, reason, at=place)
-            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE))
+            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, RESTORE))
+            rollback = self._rollback(chain, seen) if reason == RESTORE else None
 
             def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
                 return decide_claim(claim, mark, newest)
 
             try:
-                committed = chain.table.claim(stamp, judge)
+                committed = chain.table.claim(stamp, judge, rollback)
             except CommitRefused as refused:
                 if refused.decision.verdict is Verdict.MOVED:
                     continue
@@ -189,6 +217,7 @@ class Claims:
                 continue  # if it landed after all, the next look sees it, and a second boundary does no harm
             self.ledger.commits.record_commit(commit_record(chain.sink.name, committed, stamp))
             self.ledger.events.add(self.identity.pipeline, "boundary", f"{chain.sink.name}: {reason}", self.identity.holder.attempt)
+            reach(CrashPoint.CLAIMED, stamp.batch)
             return
         raise TableUnavailable(
             f"table '{chain.sink.name}' could not be claimed: the catalog is not reachable, or another attempt keeps committing to it",
@@ -199,9 +228,24 @@ class Claims:
         """Where the boundary puts the chain; None leaves it where it is."""
         if reason in (NEW_STRAND, FIRST_START):
             return self._at_origin()
-        if reason == START_TABLE:
+        if reason in (START_TABLE, RESTORE):
             return self._at_checkpoint(table)
         return None
+
+    def _rollback(self, chain: TableChain, seen: Witness | None) -> Rollback | None:
+        """What the table must do to enter the strand; refused when it is no longer what it was when that was decided."""
+        start, head = self._enters(chain.sink.name, seen), chain.table.head()
+        at = head.id if head is not None else None
+        if start is None or self.origin is None:
+            return None
+        if at != start.head:
+            raise Refused(
+                f"table '{chain.sink.name}' has moved since the restore was planned: its newest snapshot was {start.head}, now it is {at}",
+                next_command=f"strandline run {self.identity.pipeline} --from-savepoint …, which plans anew",
+            )
+        if start.rollback_to is None or start.rollback_to == at or at is None:
+            return None
+        return Rollback(start.rollback_to, at, f"{ABANDONED_PREFIX}{self.identity.pipeline}-{self.identity.holder.attempt}")
 
     def _at_checkpoint(self, output: str) -> Witness:
         batch = self.checkpoint.next_batch - 1

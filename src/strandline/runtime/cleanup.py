@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import Attempt, AttemptStatus, Intent, IntentState
-from strandline.model.times import utc_now
+from strandline.model.times import parse_instant, utc_now
 from strandline.project.config import Project
 from strandline.runtime.liveness import LEASE, Liveness, liveness_of, process_is_gone
 from strandline.tables.catalog import EmbeddedCatalog, local_path
@@ -90,7 +89,7 @@ def _fenced(attempt: Attempt, view: TableView | None) -> bool:
 
 
 def _ended_just_now(attempt: Attempt) -> bool:
-    ended = datetime.fromisoformat((attempt.ended_at or attempt.heartbeat_at).replace("Z", "+00:00"))
+    ended = parse_instant(attempt.ended_at or attempt.heartbeat_at)
     return utc_now() - ended < LEASE
 
 

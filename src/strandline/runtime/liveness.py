@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 
 from strandline.ledger.records import Attempt, AttemptStatus, ProcessIdentity
-from strandline.model.times import utc_now
+from strandline.model.times import parse_instant, utc_now
 
 LEASE = timedelta(seconds=30)
 """A holder on another machine is believed alive this long after its last heartbeat: fifteen missed beats."""
@@ -34,7 +34,7 @@ def liveness_of(attempt: Attempt) -> Liveness:
         return Liveness.ENDED
     if process_is_gone(attempt.process):
         return Liveness.DEAD
-    age = utc_now() - datetime.fromisoformat(attempt.heartbeat_at.replace("Z", "+00:00"))
+    age = utc_now() - parse_instant(attempt.heartbeat_at)
     return Liveness.SILENT if age > LEASE else Liveness.ALIVE
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from strandline.model.continuity import Gap
+from strandline.runtime.strands import Restoration
 
 
 @dataclass(frozen=True)
@@ -43,3 +44,5 @@ class Allowances:
     """Tables (or topics, as ``kafka:name``) whose chain may begin at the checkpoint's position instead of the sources' origin."""
     accept_gaps: frozenset[Gap] = frozenset()
     """Records that are gone from their topic and will never be read."""
+    restoration: Restoration | None = None
+    """Go on from a savepoint, or from an older batch, as a new strand."""

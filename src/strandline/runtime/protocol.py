@@ -55,6 +55,8 @@ class Identity:
     strand: str
     holder: Holder
     code: str
+    savepoint: str = ""
+    """Which savepoint the strand goes on from, if it does."""
 
 
 @dataclass
@@ -320,6 +322,7 @@ class CommitProtocol:
             start_digest=proposal.start.digest,
             end_digest=proposal.end.digest,
             code=self._identity.code,
+            savepoint=self._identity.savepoint,
             rows=work.rows,
             late=late,
             replayed=work.rows if replayed else 0,
@@ -457,6 +460,7 @@ def boundary_stamp(identity: Identity, seen: Witness | None, reason: str, *, at:
         start_digest=digest,
         end_digest=digest,
         code=identity.code,
+        savepoint=identity.savepoint,
         kind=StampKind.BOUNDARY,
         extra={"reason": reason, **({"parent": seen.strand} if seen and seen.strand != identity.strand else {})},
     )

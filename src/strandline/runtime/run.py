@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from strandline.model.definition import Pipeline
 from strandline.model.errors import Failure, Fenced, StrandlineError
 from strandline.model.times import parse_duration
 from strandline.project.config import Project
+from strandline.runtime.attending import Hire
 from strandline.runtime.failures import explain_batch_failure
 from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.lateness import LateWatermark
@@ -45,11 +46,13 @@ def run_pipeline(
     *,
     allow: Allowances | None = None,
     session: SparkSession | None = None,
+    hire: Sequence[Hire] = (),
 ) -> RunSummary:
     """Run one attempt of a pipeline.
 
     Args:
         session: a session to run in, which stays open; without it one is started for this run and stopped after it.
+        hire: makes those who work beside the attempt, such as the one who takes savepoints.
     """
     allowances = allow or Allowances()
     ledger = ledger_of(project)
@@ -64,7 +67,8 @@ def run_pipeline(
             _session(project, pipeline, number, session, reporter) as spark,
         ):
             started = start(spark, project, pipeline, ledger, registered, allowances, reporter)
-            summary = RunningAttempt(spark, started, ledger, heartbeat, limit, reporter).run()
+            attendants = [make(spark, started) for make in hire]
+            summary = RunningAttempt(spark, started, ledger, heartbeat, limit, reporter, attendants).run()
     except BaseException as error:
         failure = explain_batch_failure(pipeline.name, error) if isinstance(error, Exception) else error
         _record_early_end(ledger, registered.attempt, failure)

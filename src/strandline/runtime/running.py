@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import AttemptStatus
-from strandline.ledger.requests import CANCEL, STOP
+from strandline.ledger.requests import CANCEL, STOP, STOP_WITH_SAVEPOINT
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import BatchTimedOut, ClusterUnreachable, DataLost, Fenced, StrandlineError
 from strandline.model.times import human_duration
+from strandline.runtime.attending import Attendant
 from strandline.runtime.callback import for_each_batch
 from strandline.runtime.failures import explain_batch_failure, explain_query_failure
 from strandline.runtime.heartbeat import Heartbeat
@@ -79,7 +81,14 @@ class RunSummary:
 
 class RunningAttempt:
     def __init__(
-        self, spark: SparkSession, started: Started, ledger: Ledger, heartbeat: Heartbeat, limit: RunLimit, reporter: Reporter
+        self,
+        spark: SparkSession,
+        started: Started,
+        ledger: Ledger,
+        heartbeat: Heartbeat,
+        limit: RunLimit,
+        reporter: Reporter,
+        attendants: Sequence[Attendant] = (),
     ) -> None:
         self._spark = spark
         self._started = started
@@ -88,6 +97,9 @@ class RunningAttempt:
         heartbeat.facts = self._facts
         self._limit = limit
         self._reporter = reporter
+        self._attendants = attendants
+        self._handed_over: set[int] = set()
+        """Requests that an attendant will answer."""
         self._outage = Outage(started.connections(), started.pipeline.name, self._hear_of_outage)
         self._query: StreamingQuery | None = None
         self._ending: EndReason | None = None
@@ -175,6 +187,8 @@ class RunningAttempt:
                         raise self._failure
                     if self._ending is not None or self._drained():
                         break
+                for attendant in self._attendants:
+                    attendant.finish()
         except BaseException as failure:
             self._failure = self._failure or failure
             if not self._let_go():
@@ -268,6 +282,8 @@ class RunningAttempt:
                 next_requests = now + _REQUESTS_EVERY
                 self._take_requests()
             self._follow_up()
+            for attendant in self._attendants:
+                attendant.look(self._completed)
             self._check_limits(now)
             if (self._ending is not None or self._failure is not None) and self._at_boundary():
                 self._let_go()
@@ -372,9 +388,14 @@ class RunningAttempt:
 
     def _take_requests(self) -> None:
         for request in self._ledger.requests.open(self._started.pipeline.name, self._started.attempt.number):
-            if request.kind in (STOP, CANCEL):
+            if request.id in self._handed_over:
+                continue
+            if request.kind in (STOP, CANCEL, STOP_WITH_SAVEPOINT):
                 self._reporter.say(f"{request.kind} requested by {request.requested_by}: ending after the current batch")
                 self._end(EndReason.CANCELLED if request.kind == CANCEL else EndReason.REQUESTED)
+            if any(attendant.asked(request) for attendant in self._attendants):
+                self._handed_over.add(request.id)
+                continue
             self._ledger.requests.answer(request.id, f"attempt {self._started.attempt.number} is ending")
 
     def _check_limits(self, now: float) -> None:

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.checkpoints.checkpoint import Checkpoint
-from strandline.checkpoints.storage import storage_at
+from strandline.checkpoints.place import current_checkpoint, empty_place, make_current
 from strandline.ledger import Ledger
-from strandline.ledger.records import Attempt, AttemptStatus, Intent, IntentState, StagedFile
+from strandline.ledger.records import Attempt, AttemptStatus, Intent, IntentState, StagedFile, StrandRecord
 from strandline.messaging.cluster import Cluster
 from strandline.messaging.connection import KafkaConnection, connect_to
+from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline, TableSink
 from strandline.model.errors import AlreadyRunning, EnvironmentProblem, NotFound
 from strandline.model.fence import latest
 from strandline.model.kafka import TopicSink
 from strandline.model.offsets import ORIGIN, Offsets
 from strandline.model.stamp import TOPICS_FACT, Holder
-from strandline.model.times import utc_now
+from strandline.model.times import rfc3339, utc_now
 from strandline.project.config import Project
 from strandline.project.loader import code_fingerprint
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
@@ -38,6 +39,8 @@ from strandline.runtime.protocol import CommitProtocol, Identity, Prover, TableC
 from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Reporter
 from strandline.runtime.sources import SourceReader, readers_of
+from strandline.runtime.strands import FILE as STRAND_FILE
+from strandline.runtime.strands import Restoration, StrandOrigin, strand_origin
 from strandline.runtime.topics import TopicChain, check_columns, topic_chain
 from strandline.runtime.upsert import BRANCH_PREFIX
 from strandline.tables.catalog import EmbeddedCatalog
@@ -83,6 +86,8 @@ class Registered:
     attempt: Attempt
     checkpoint: Checkpoint
     strand: str
+    origin: StrandOrigin | None
+    """Where the strand comes from, if it goes on from another."""
     readers: dict[str, SourceReader]
     boundary_reason: str | None
     """Why the tables must be claimed by a boundary; None when the last holder is provably gone."""
@@ -106,13 +111,14 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     if state is Liveness.ALIVE and not allow.take_over:
         assert previous is not None
         raise _already_running(previous)
-    checkpoint = Checkpoint(storage_at(project.checkpoint_of(pipeline.name)))
-    facts = facts_of(checkpoint) if not allow.new_strand else CheckpointFacts(checkpoint.location, None, None, 0)
-    if not allow.new_strand:
+    checkpoint = current_checkpoint(project, pipeline.name)
+    anew = allow.new_strand or allow.restoration is not None
+    facts = facts_of(checkpoint) if not anew else CheckpointFacts(checkpoint.location, None, None, 0)
+    if not anew:
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
     catalog = EmbeddedCatalog(project)
     ours = [catalog.load(name) for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
-    if not allow.new_strand and facts.strand is None:
+    if not anew and facts.strand is None:
         for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
             check_table(
                 TableFacts(view.name, view.mark(pipeline.name), view.newest_stamp(pipeline.name), None, {}), facts, pipeline.name, None
@@ -133,13 +139,21 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         assert winner is not None
         raise _already_running(winner)
     try:
-        strand = _identity_of(checkpoint, allow, attempt, reporter)
+        if anew:
+            checkpoint = _new_place(project, checkpoint, allow.restoration, attempt, reporter)
+        strand = checkpoint.strand() or checkpoint.give_identity()
+        origin = strand_origin(checkpoint)
     except OSError as error:
         ledger.attempts.end(attempt, AttemptStatus.FAILED, str(error))
         raise EnvironmentProblem(
             f"the checkpoint folder {checkpoint.location} cannot be written: {error.strerror}", next_command="strandline doctor"
         ) from error
-    return Registered(attempt, checkpoint, strand, readers, reason, _witnessed_topics(ours, strand))
+    if origin is not None and ledger.strands.get(pipeline.name, strand) is None:
+        record = StrandRecord(
+            pipeline.name, strand, "restore", origin.parent, origin.batch, origin.savepoint or None, attempt.number, rfc3339(utc_now())
+        )
+        ledger.strands.record(record)
+    return Registered(attempt, checkpoint, strand, origin, readers, reason, _witnessed_topics(ours, strand))
 
 
 def _witnessed_topics(views: Sequence[TableView], strand: str) -> dict[str, str]:
@@ -164,13 +178,19 @@ def _why_claim(
     return "ledger-lost" if witnessed > (previous.number if previous else 0) else None
 
 
-def _identity_of(checkpoint: Checkpoint, allow: Allowances, attempt: Attempt, reporter: Reporter) -> str:
-    """The strand to run: the checkpoint's own, or a new one."""
-    if allow.new_strand and checkpoint.exists():
-        aside = f"{checkpoint.location}.abandoned-{utc_now().strftime('%Y%m%dT%H%M%SZ')}-{attempt.number}"
-        checkpoint.storage.set_aside(aside)
-        reporter.say(f"the old checkpoint is kept in {aside}")
-    return checkpoint.strand() or checkpoint.give_identity()
+def _new_place(project: Project, old: Checkpoint, restoration: Restoration | None, attempt: Attempt, reporter: Reporter) -> Checkpoint:
+    """A checkpoint for a new strand: complete, its identity last, before it takes the place of the old one, which stays as it is."""
+    new = empty_place(project, attempt.pipeline, attempt.number)
+    if restoration is not None:
+        restoration.lay_out(new.storage)
+        new.storage.write(STRAND_FILE, restoration.origin.encode())
+    new.give_identity()
+    reach(CrashPoint.STRAND_BUILT)
+    make_current(project, attempt.pipeline, new)
+    reach(CrashPoint.STRAND_PLACED)
+    if old.exists():
+        reporter.say(f"the old checkpoint is kept in {old.location}")
+    return new
 
 
 def start(
@@ -178,7 +198,8 @@ def start(
 ) -> Started:
     """Build the query, prepare the tables, check that everything agrees, claim what must be claimed."""
     attempt, checkpoint = registered.attempt, registered.checkpoint
-    identity = Identity(pipeline.name, registered.strand, Holder(attempt.number, attempt.id), attempt.code)
+    savepoint = registered.origin.savepoint if registered.origin is not None else ""
+    identity = Identity(pipeline.name, registered.strand, Holder(attempt.number, attempt.id), attempt.code, savepoint)
     readers = registered.readers
     lateness = LateWatermark(checkpoint.location, attempt.number)
     lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
@@ -200,7 +221,7 @@ def start(
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
     inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps)
-    claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow)
+    claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow, registered.origin)
     ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in dataflow.outputs if output.sink])
     topics = [(output, _open_topic(project, pipeline.name, output)) for output in dataflow.outputs if isinstance(output.sink, TopicSink)]
     chains: list[tuple[Output, TableChain]] = []

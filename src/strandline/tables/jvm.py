@@ -44,6 +44,16 @@ class StagedFiles:
         return sum(rows for _, rows, _ in self.paths)
 
 
+@dataclass(frozen=True)
+class Rollback:
+    """Main goes back to an older snapshot; a tag keeps what it leaves."""
+
+    to: int
+    leaving: int
+    """Main's head, from which it goes back."""
+    keep_as: str
+
+
 class CommitRefused(Exception):
     """The fence said no; nothing entered the table."""
 
@@ -119,13 +129,21 @@ class JvmTable:
         """One transaction: files + stamp + mark, judged by the fence against the table as it is at that instant."""
         return self._commit(staged, stamp, judge, CrashPoint.COMMITTING)
 
-    def claim(self, stamp: Stamp, judge: Judge) -> Snapshot:
-        """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again."""
-        return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING)
+    def claim(self, stamp: Stamp, judge: Judge, rollback: Rollback | None = None) -> Snapshot:
+        """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again.
 
-    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint) -> Snapshot:
+        With a rollback, main goes back and the boundary is put on top in the same transaction: no reader sees one without the other.
+        """
+        return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING, rollback)
+
+    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint, rollback: Rollback | None = None) -> Snapshot:
         transaction = self._table.newTransaction()
         view = transaction.table()
+        if rollback is not None:
+            try:
+                transaction.manageSnapshots().createTag(rollback.keep_as, rollback.leaving).setCurrentSnapshot(rollback.to).commit()
+            except JAVA_ERRORS as error:
+                raise _classify(error, None) from error
         append = transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
         for handle in staged.handles:
             append.appendFile(handle)
@@ -158,6 +176,26 @@ class JvmTable:
             if self._table.refs().get(branch) is not None:
                 manage.removeBranch(branch)
             manage.createBranch(branch, self._table.currentSnapshot().snapshotId()).commit()
+        except JAVA_ERRORS as error:
+            raise _classify(error, None) from error
+        self.refresh()
+
+    def tag(self, name: str, snapshot: int) -> None:
+        """Name a snapshot, which keeps it from expiry. Naming it again is fine."""
+        known = self._table.refs().get(name)
+        if known is not None and int(known.snapshotId()) == snapshot:
+            return
+        try:
+            self._table.manageSnapshots().createTag(name, snapshot).commit()
+        except JAVA_ERRORS as error:
+            raise _classify(error, None) from error
+        self.refresh()
+
+    def untag(self, name: str) -> None:
+        if self._table.refs().get(name) is None:
+            return
+        try:
+            self._table.manageSnapshots().removeTag(name).commit()
         except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()

@@ -56,6 +56,10 @@ class TableView:
         return str(self._metadata["location"])
 
     @property
+    def uuid(self) -> str:
+        return str(self._metadata["table-uuid"])
+
+    @property
     def format_version(self) -> int:
         return int(self._metadata["format-version"])
 
@@ -82,11 +86,36 @@ class TableView:
 
     def ancestors(self, branch: str = MAIN) -> Iterator[Snapshot]:
         """Newest first, until the first expired parent."""
-        at = self.refs.get(branch)
+        return self.lineage(self.refs.get(branch))
+
+    def lineage(self, at: int | None) -> Iterator[Snapshot]:
+        """A snapshot and those it stands on."""
         while at is not None and at in self.snapshots:
             snapshot = self.snapshots[at]
             yield snapshot
             at = snapshot.parent_id
+
+    def schema_id_of(self, snapshot: int) -> int | None:
+        """The schema that a snapshot was written with; None when its metadata does not say."""
+        found: Mapping[str, Any] = next((raw for raw in self._metadata.get("snapshots", []) if int(raw["snapshot-id"]) == snapshot), {})
+        return int(found["schema-id"]) if "schema-id" in found else None
+
+    def since_batch(self, pipeline: str, strand: str, batch: int, branch: str = MAIN) -> list[Snapshot]:
+        """Snapshots on top of the table as it was after a batch of a strand and before the next one, newest first.
+
+        Compactions and foreign commits in between belong to the table after the batch, until the pipeline's own next commit.
+        """
+        above: list[Snapshot] = []
+        found: list[Snapshot] = []
+        for snapshot in self.ancestors(branch):
+            stamp = snapshot.stamp
+            if stamp is not None and stamp.pipeline == pipeline:
+                if stamp.strand == strand and stamp.batch <= batch:
+                    break
+                above, found = [], [*found, *above, snapshot]
+            else:
+                above.append(snapshot)
+        return found
 
     def mark(self, pipeline: str, branch: str = MAIN) -> Witness | None:
         return decode_mark(self.properties.get(mark_key(pipeline, branch)))

@@ -1,0 +1,55 @@
+"""Where a pipeline's checkpoint is.
+
+Every strand has a folder of its own: a process that was declared lost may wake up, and writes into the folder it knows. The first strand
+has the pipeline's name; later ones the number of the attempt that began them behind it. A small file beside them says which one counts, so
+that a new strand takes its place in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from strandline.checkpoints.checkpoint import Checkpoint
+from strandline.checkpoints.storage import storage_at
+from strandline.model.errors import CheckpointDamaged
+from strandline.project.config import Project
+
+PLACE_VERSION = 1
+
+
+def current_checkpoint(project: Project, pipeline: str) -> Checkpoint:
+    """The checkpoint that a start goes on from; it need not exist yet."""
+    raw = storage_at(project.checkpoints).read(_pointer(pipeline))
+    if raw is None:
+        return Checkpoint(storage_at(project.checkpoint_of(pipeline)))
+    try:
+        told = json.loads(raw)
+        folder = str(told["folder"])
+        if told["version"] > PLACE_VERSION or not re.fullmatch(rf"{re.escape(pipeline)}(\.\d+)?", folder):
+            raise ValueError(folder)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(
+            f"{project.checkpoints}/{_pointer(pipeline)} does not say which checkpoint counts: {raw[:80]!r}",
+            next_command="restore the file from a copy, or: strandline run PIPELINE --new-strand",
+        ) from error
+    return Checkpoint(storage_at(f"{project.checkpoints}/{folder}"))
+
+
+def empty_place(project: Project, pipeline: str, attempt: int) -> Checkpoint:
+    """A folder for a new strand, which nobody else knows. What a killed attempt left of one, without an identity, is removed."""
+    root = storage_at(project.checkpoints)
+    for name in root.names(""):
+        if re.fullmatch(rf"{re.escape(pipeline)}\.\d+", name) and root.read(f"{name}/metadata") is None:
+            storage_at(f"{project.checkpoints}/{name}").delete_all()
+    return Checkpoint(storage_at(f"{project.checkpoints}/{pipeline}.{attempt}"))
+
+
+def make_current(project: Project, pipeline: str, checkpoint: Checkpoint) -> None:
+    folder = checkpoint.location.rstrip("/").rpartition("/")[2]
+    content = json.dumps({"version": PLACE_VERSION, "folder": folder})
+    storage_at(project.checkpoints).write(_pointer(pipeline), content.encode())
+
+
+def _pointer(pipeline: str) -> str:
+    return f"{pipeline}.current.json"

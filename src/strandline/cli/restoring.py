@@ -1,0 +1,77 @@
+"""`run --from-savepoint` and `--from-checkpoint`: the plan is shown, and applied when it is confirmed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from strandline.cli.output import reporter
+from strandline.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.model.definition import Pipeline
+    from strandline.project.config import Project
+    from strandline.runtime.strands import Restoration
+
+
+def confirmed_restoration(
+    project: Project,
+    pipeline: Pipeline,
+    savepoint: str | None,
+    batch: int | None,
+    tables: str | None,
+    *,
+    new_strand: bool,
+    claim: bool,
+    yes: bool,
+) -> Restoration | None:
+    """None when no restore was asked for."""
+    wanted = [name for name, given in (("--from-savepoint", savepoint), ("--from-checkpoint", batch)) if given is not None]
+    if not wanted:
+        _refuse_lonely(pipeline.name, tables, claim)
+        return None
+    if len(wanted) > 1 or new_strand:
+        raise UsageError(
+            f"{wanted[0]} and {wanted[1] if len(wanted) > 1 else '--new-strand'} exclude each other",
+            next_command=f"strandline savepoint list {pipeline.name}",
+        )
+    from strandline.runtime.run import ledger_of
+    from strandline.savepoints.archive import find_archive
+    from strandline.savepoints.restoring import TableChoice, plan_from_checkpoint, plan_from_savepoint
+
+    choices = [choice.value for choice in TableChoice]
+    if tables not in choices:
+        said = f"--tables {tables} is unknown" if tables is not None else f"{wanted[0]} needs --tables"
+        raise UsageError(
+            f"{said}; choose what happens to the tables: {' or '.join(choices)}",
+            next_command=f"strandline run {pipeline.name} {wanted[0]} {savepoint if savepoint is not None else batch} --tables rollback",
+        )
+    ledger = ledger_of(project)
+    if savepoint is not None:
+        found = plan_from_savepoint(
+            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), TableChoice(tables), claim=claim
+        )
+    else:
+        assert batch is not None
+        found = plan_from_checkpoint(project, pipeline, ledger, batch, TableChoice(tables))
+    say = reporter().say
+    say("the plan:")
+    for line in found.plan.human():
+        say(f"  {line}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("the plan is only applied when it is confirmed", next_command="the same command with --yes")
+        typer.confirm("apply it?", abort=True, err=True)
+    return found.restoration
+
+
+def _refuse_lonely(pipeline: str, tables: str | None, claim: bool) -> None:
+    """Options that mean something only beside a restore must not be taken for one."""
+    lonely = "--tables" if tables is not None else "--claim" if claim else None
+    if lonely is not None:
+        raise UsageError(
+            f"{lonely} says how to restore, and no savepoint or batch is named",
+            next_command=f"strandline run {pipeline} --from-savepoint …",
+        )

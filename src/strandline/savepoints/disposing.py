@@ -1,0 +1,51 @@
+"""Letting go of a savepoint: its manifest first, so that nobody starts from half of it, then its tags and bytes."""
+
+from __future__ import annotations
+
+from strandline.ledger import Ledger
+from strandline.ledger.records import SavepointState
+from strandline.model.crash import CrashPoint, reach
+from strandline.model.errors import NotFound, Refused
+from strandline.model.savepoint import TAG_PREFIX
+from strandline.project.config import Project
+from strandline.savepoints.archive import MANIFEST, archive_of
+from strandline.savepoints.taking import Tagger
+from strandline.tables.catalog import EmbeddedCatalog
+
+
+def dispose(
+    project: Project, pipeline: str, savepoint: str, ledger: Ledger, tagger: Tagger, *, by: str, even_if_needed: bool = False
+) -> None:
+    """Remove tags and bytes; the ledger keeps the record. May be repeated after a crash.
+
+    Refused while a strand descends from it that has completed no batch of its own: that strand could not be restored again.
+    """
+    record = ledger.savepoints.get(savepoint)
+    archive = archive_of(project, pipeline, savepoint)
+    if (record is None or record.pipeline != pipeline) and archive.storage.read(MANIFEST) is None:
+        raise NotFound(f"pipeline '{pipeline}' has no savepoint '{savepoint}'", next_command=f"strandline savepoint list {pipeline}")
+    if record is not None and record.state is SavepointState.CREATING:
+        raise Refused(f"savepoint {savepoint} is still being made", next_command=f"strandline savepoint list {pipeline}")
+    dependent = [strand.strand for strand in ledger.strands.descended_from(savepoint) if not ledger.batches.knows(pipeline, strand.strand)]
+    if dependent and not even_if_needed:
+        raise Refused(
+            f"strand {dependent[0]} of '{pipeline}' began from savepoint {savepoint} and has completed no batch of its own yet",
+            next_command=f"strandline savepoint dispose {pipeline} {savepoint} --even-if-needed",
+        )
+    remove(project, pipeline, savepoint, tagger)
+    if record is not None and record.state is not SavepointState.DISPOSED:
+        ledger.savepoints.dispose(savepoint, f"by {by}")
+        ledger.events.add(pipeline, "savepoint-disposed", savepoint)
+
+
+def remove(project: Project, pipeline: str, savepoint: str, tagger: Tagger) -> None:
+    archive = archive_of(project, pipeline, savepoint)
+    archive.storage.remove(MANIFEST)
+    reach(CrashPoint.SAVEPOINT_UNSEALED)
+    catalog = EmbeddedCatalog(project)
+    tag = TAG_PREFIX + savepoint
+    for table in catalog.tables():
+        if tag in catalog.load(table).refs:
+            tagger.untag(table, tag)
+    reach(CrashPoint.SAVEPOINT_UNTAGGED)
+    archive.storage.delete_all()

@@ -1,0 +1,283 @@
+"""Going on from a savepoint, or from an older batch of the checkpoint: what would happen, and how it is made to happen.
+
+The plan is made from files alone and is what the apply does: a table that has moved since is refused, not guessed about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.checkpoints.needed import FileKind
+from strandline.checkpoints.place import current_checkpoint
+from strandline.checkpoints.requirements import needed_by
+from strandline.checkpoints.state_files import relocate_operator
+from strandline.checkpoints.storage import Storage
+from strandline.checkpoints.verification import Answer, newest_restartable, verify
+from strandline.ledger import Ledger
+from strandline.model.definition import Pipeline
+from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, SavepointDamaged, UsageError
+from strandline.model.fence import latest
+from strandline.model.offsets import Offsets
+from strandline.model.savepoint import SavepointType
+from strandline.project.config import Project
+from strandline.runtime.strands import FILE as STRAND_FILE
+from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
+from strandline.savepoints.archive import CHECKPOINT, Archive
+from strandline.tables.catalog import EmbeddedCatalog
+from strandline.tables.view import MAIN, Snapshot, TableView
+
+_IDENTITY = ("metadata", STRAND_FILE)
+"""Files that belong to the old strand alone."""
+
+
+class TableChoice(str, Enum):
+    ROLLBACK = "rollback"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What happens to one table."""
+
+    table: str
+    choice: TableChoice
+    head: int | None
+    target: int | None
+    """The snapshot that readers will see below the boundary."""
+    leaving: tuple[int, ...] = ()
+    """Snapshots that leave main, newest first."""
+    rows_leaving: int = 0
+    rows_returning: int = 0
+    """Of snapshots that main had left, and goes back to."""
+    batches_leaving: tuple[int, int] | None = None
+    """The pipeline's first and last batch among them."""
+    foreign_leaving: tuple[int, ...] = ()
+    """Those among them that others wrote."""
+
+    @property
+    def start(self) -> TableStart:
+        return TableStart(self.head, self.target if self.leaving else None)
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    pipeline: str
+    strand: str
+    """The one that is gone on from."""
+    batch: int
+    savepoint: str
+    """Empty when a batch of the checkpoint is restored."""
+    positions: Offsets
+    state_files: int
+    state_bytes: int
+    tables: tuple[TablePlan, ...]
+
+    def human(self) -> list[str]:
+        """The plan as an operator reads it."""
+        what = f"savepoint {self.savepoint}" if self.savepoint else "the checkpoint"
+        lines = [
+            f"'{self.pipeline}' goes on from batch {self.batch} of {what} (strand {self.strand}) as a new strand; older attempts are fenced",
+            f"state: {self.state_files} files, {self.state_bytes / 1e6:.1f} MB; sources go on after {self.positions.human(None)}",
+        ]
+        return lines + [_told(table) for table in self.tables]
+
+
+def _told(plan: TablePlan) -> str:
+    if not plan.leaving:
+        return f"table {plan.table}: nothing leaves it; a boundary is put on snapshot {plan.head}"
+    first, last = plan.batches_leaving or (0, 0)
+    batches = f"batch {first}" if first == last else f"batches {first}–{last}"
+    foreign = f", {len(plan.foreign_leaving)} of them written by others" if plan.foreign_leaving else ""
+    return (
+        f"table {plan.table}: goes back from snapshot {plan.head} to {plan.target}: {plan.rows_leaving} rows of {batches} leave it "
+        f"({len(plan.leaving)} snapshots{foreign}), {plan.rows_returning} return; a tag keeps what leaves"
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is restored, wherever it comes from."""
+
+    strand: str
+    batch: int
+    savepoint: str
+    positions: Offsets
+    files: Mapping[str, Callable[[], bytes]]
+    size: int
+    operators: frozenset[str]
+    """Files that hold absolute paths."""
+
+    def lay_out(self, storage: Storage) -> None:
+        for path, content in self.files.items():
+            if path not in _IDENTITY:
+                storage.write(path, relocate_operator(content(), storage.location) if path in self.operators else content())
+
+
+@dataclass(frozen=True)
+class Restore:
+    plan: RestorePlan
+    restoration: Restoration
+
+
+def plan_from_savepoint(
+    project: Project, pipeline: Pipeline, ledger: Ledger, archive: Archive, choice: TableChoice, *, claim: bool = False
+) -> Restore:
+    """Every file is checked against the manifest first: nothing is planned on a damaged savepoint."""
+    saved = archive.read()
+    if saved.pipeline != pipeline.name:
+        raise UsageError(
+            f"savepoint {saved.id} belongs to pipeline '{saved.pipeline}', not to '{pipeline.name}'",
+            next_command=f"strandline savepoint list {pipeline.name}",
+        )
+    if saved.type is not SavepointType.NATIVE:
+        raise UsageError(
+            f"savepoint {saved.id} is {saved.type.value}; only native ones can be restored", next_command="strandline savepoint list"
+        )
+    if damages := archive.damages(saved.files):
+        more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
+        raise SavepointDamaged(
+            f"savepoint {saved.id} is damaged: {damages[0].path}: {damages[0].what}{more}",
+            next_command=f"strandline savepoint list {pipeline.name}, and use another",
+        )
+    files = {file.path.removeprefix(CHECKPOINT): file for file in saved.files if file.path.startswith(CHECKPOINT)}
+    source = _Source(
+        saved.strand,
+        saved.batch,
+        saved.id,
+        saved.positions,
+        {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
+        saved.size,
+        frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
+    )
+    return _plan(project, pipeline, source, choice, claim, {table.name: table.snapshot for table in saved.tables})
+
+
+def plan_from_checkpoint(project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, choice: TableChoice) -> Restore:
+    """The same from a batch that the checkpoint still keeps."""
+    checkpoint = current_checkpoint(project, pipeline.name)
+    completed, strand = checkpoint.completed(), checkpoint.strand()
+    if strand is None or batch not in completed:
+        kept = f"{completed[0]}–{completed[-1]}" if completed else "none"
+        raise NotFound(
+            f"batch {batch} is not a completed batch of the checkpoint of '{pipeline.name}'; it keeps {kept}",
+            next_command=f"strandline checkpoint list {pipeline.name}",
+        )
+    found = verify(checkpoint, batch)
+    if found.answer is not Answer.YES:
+        other = newest_restartable(checkpoint, before=batch)
+        hint = f"strandline run {pipeline.name} --from-checkpoint {other}" if other is not None else "restore the file from a copy"
+        raise CheckpointDamaged(f"a restart from batch {batch} is not possible: {found.because}", next_command=hint)
+    known = ledger.batches.get(pipeline.name, strand, batch)
+    if known is None:
+        raise NotFound(
+            f"the ledger does not know batch {batch} of strand {strand}, so its positions cannot be told",
+            next_command=f"strandline checkpoint show {pipeline.name} {batch}",
+        )
+    content: dict[str, Callable[[], bytes]] = {}
+    needed = needed_by(checkpoint, batch)
+    for file in needed:
+        raw = checkpoint.storage.read(file.path)
+        if raw is None:
+            raise CheckpointDamaged(
+                f"checkpoint file {file.path} vanished: is '{pipeline.name}' running?", next_command="strandline status"
+            )
+        content[file.path] = lambda raw=raw: raw  # type: ignore[misc]
+    source = _Source(
+        strand,
+        batch,
+        "",
+        Offsets.from_json(json.loads(known.offsets_end)),
+        content,
+        sum(file.size or 0 for file in needed),
+        frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
+    )
+    return _plan(project, pipeline, source, choice, False, {})
+
+
+def _plan(
+    project: Project, pipeline: Pipeline, source: _Source, choice: TableChoice, claim: bool, saved: Mapping[str, int | None]
+) -> Restore:
+    catalog = EmbeddedCatalog(project)
+    side = f"{pipeline.side_table_base}__"
+    ours = [name for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
+    tables = tuple(_table_plan(catalog.load(name), pipeline.name, source, choice, saved.get(name)) for name in ours)
+    shown = RestorePlan(
+        pipeline.name, source.strand, source.batch, source.savepoint, source.positions, len(source.files), source.size, tables
+    )
+    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, {table.table: table.start for table in tables})
+    return Restore(shown, Restoration(origin, source.lay_out))
+
+
+def _table_plan(view: TableView, pipeline: str, source: _Source, choice: TableChoice, saved: int | None) -> TablePlan:
+    head = next(view.ancestors(), None)
+    at = head.id if head is not None else None
+    if choice is TableChoice.CONTINUE:
+        _check_continues(view, pipeline, source)
+        return TablePlan(view.name, choice, at, at)
+    target = _target(view, pipeline, source, saved)
+    if target == at:
+        return TablePlan(view.name, choice, at, at)
+    if target is None or target not in view.snapshots:
+        kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
+        raise ChainBroken(
+            f"table '{view.name}' cannot go back to batch {source.batch}: it {kept}",
+            next_command=f"strandline history {view.name}",
+        )
+    kept_ids, left_ids = ({s.id for s in view.lineage(snapshot)} for snapshot in (target, at))
+    leaving = [s for s in view.ancestors() if s.id not in kept_ids]
+    stamps = [s.stamp for s in leaving if s.stamp is not None and s.stamp.pipeline == pipeline and s.stamp.rows]
+    batches = [stamp.batch for stamp in stamps] + [stamp.batch_first for stamp in stamps]
+    return TablePlan(
+        view.name,
+        choice,
+        at,
+        target,
+        tuple(snapshot.id for snapshot in leaving),
+        sum(map(_added, leaving)),
+        sum(_added(s) for s in view.lineage(target) if s.id not in left_ids),
+        (min(batches), max(batches)) if batches else None,
+        tuple(s.id for s in leaving if s.stamp is None and s.operation != "replace"),
+    )
+
+
+def _target(view: TableView, pipeline: str, source: _Source, saved: int | None) -> int | None:
+    """The table as it was after the batch, with what others did to it before the pipeline's next commit.
+
+    A savepoint names its snapshot. It may lie on a chain that was left since; then it alone is right.
+    """
+    later = view.since_batch(pipeline, source.strand, source.batch)
+    on_main = later[-1].parent_id if later else view.refs.get(MAIN)
+    if saved is None:
+        return on_main
+    for snapshot in view.lineage(on_main):
+        if snapshot.id == saved:
+            return on_main
+        if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
+            break
+    return saved
+
+
+def _added(snapshot: Snapshot) -> int:
+    return 0 if snapshot.operation == "replace" else snapshot.count("added-records")
+
+
+def _check_continues(view: TableView, pipeline: str, source: _Source) -> None:
+    """Only a table that ends exactly where the savepoint does can go on without losing or doubling a row."""
+    seen = latest(view.mark(pipeline), view.newest_stamp(pipeline))
+    if seen is None or (seen.strand == source.strand and seen.batch <= source.batch):
+        return
+    if seen.strand == source.strand:
+        after = seen.end.human(source.positions) if seen.end is not None else f"batches {source.batch + 1}–{seen.batch}"
+        raise ChainBroken(
+            f"table '{view.name}' is ahead of what is restored: it holds batch {seen.batch}, the restore goes on after batch {source.batch}; "
+            f"{after} would be doubled",
+            next_command=f"strandline run {pipeline} --tables rollback, with the same savepoint",
+        )
+    raise ChainBroken(
+        f"table '{view.name}' was last written by strand {seen.strand} (batch {seen.batch}), the savepoint is of strand {source.strand}: "
+        "what lies between them cannot be told",
+        next_command=f"strandline run {pipeline} --tables rollback, with the same savepoint",
+    )

@@ -1,0 +1,268 @@
+"""Taking a savepoint, step by step.
+
+1. Choose a completed batch, and check every file that a restart from it needs.
+2. Record in the ledger what is about to be made.
+3. Tag the tables' snapshots: from here on they cannot expire.
+4. Copy the files, each with its SHA-256.
+5. Write the manifest: now the savepoint is complete.
+6. Record that in the ledger.
+
+Killed anywhere, the next one first undoes what was left: no manifest, no savepoint. The stream goes on meanwhile: Spark never changes a
+file of its checkpoint, and those of the newest batches stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from strandline.checkpoints.checkpoint import Checkpoint
+from strandline.checkpoints.place import current_checkpoint
+from strandline.checkpoints.requirements import needed_by
+from strandline.checkpoints.verification import Answer, newest_restartable, verify
+from strandline.ledger import Ledger
+from strandline.ledger.records import SavepointRecord, SavepointState
+from strandline.model.crash import CrashPoint, reach
+from strandline.model.definition import Pipeline
+from strandline.model.errors import CheckpointDamaged, CheckpointVanished, NotFound, UsageError
+from strandline.model.offsets import Offsets
+from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType
+from strandline.model.times import rfc3339, utc_now
+from strandline.project.config import Project
+from strandline.runtime.jars import locked_jars
+from strandline.runtime.keyed.records import operator_records
+from strandline.runtime.liveness import process_is_gone, this_process
+from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
+from strandline.tables.catalog import EmbeddedCatalog
+
+TAKE_TRIES = 3
+"""A running pipeline may let go of an old batch while it is copied; a newer one is taken then."""
+
+Say = Callable[[str], None]
+
+
+class Tagger(Protocol):
+    """Names snapshots of tables. Both calls may be repeated."""
+
+    def tag(self, table: str, name: str, snapshot: int) -> None: ...
+    def untag(self, table: str, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody asked for."""
+
+    by: str
+    type: SavepointType = SavepointType.NATIVE
+    note: str = ""
+    at: int | None = None
+
+    def encode(self) -> str:
+        return json.dumps({"by": self.by, "type": self.type.value, "note": self.note, "at": self.at})
+
+    @classmethod
+    def decode(cls, text: str) -> Wish:
+        told = json.loads(text)
+        return cls(told["by"], SavepointType(told["type"]), told["note"], told["at"])
+
+
+def new_id() -> str:
+    """Sorts by time."""
+    return f"sp-{utc_now().strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class Taker:
+    """Takes savepoints of one pipeline."""
+
+    project: Project
+    pipeline: Pipeline
+    ledger: Ledger
+    tagger: Tagger
+    say: Say
+
+    def take(self, wish: Wish) -> Savepoint:
+        self.settle_leftovers()
+        for left in reversed(range(TAKE_TRIES)):
+            try:
+                return self._take(wish)
+            except CheckpointVanished:
+                if left == 0 or wish.at is not None:
+                    raise
+        raise AssertionError("unreachable")
+
+    def settle_leftovers(self) -> None:
+        """Savepoints whose makers are gone: one that is sealed is complete, of others the tags and bytes go. Their records stay."""
+        for record in self.ledger.savepoints.of_pipeline(self.pipeline.name):
+            if record.state is not SavepointState.CREATING or not process_is_gone(record.process):
+                continue
+            raw = Archive(record.location).storage.read(MANIFEST)
+            if raw is None:
+                self._undo(record, "its maker ended before it was complete")
+            else:
+                self.ledger.savepoints.complete(record.id, hashlib.sha256(raw).hexdigest(), Savepoint.decode(raw, record.location).size)
+
+    def _take(self, wish: Wish) -> Savepoint:
+        checkpoint = current_checkpoint(self.project, self.pipeline.name)
+        strand = checkpoint.strand()
+        if strand is None or not checkpoint.completed():
+            raise NotFound(
+                f"pipeline '{self.pipeline.name}' has completed no batch yet, so there is nothing to save",
+                next_command=f"strandline run {self.pipeline.name}",
+            )
+        batch = self._verified(checkpoint, wish.at)
+        savepoint = self._facts(wish, checkpoint, strand, batch)
+        archive = archive_of(self.project, self.pipeline.name, savepoint.id)
+        record = SavepointRecord(
+            savepoint.id,
+            self.pipeline.name,
+            wish.type.value,
+            SavepointState.CREATING,
+            strand,
+            batch,
+            archive.location,
+            wish.by,
+            wish.note,
+            this_process(),
+            savepoint.created_at,
+        )
+        self.ledger.savepoints.begin(record)
+        reach(CrashPoint.SAVEPOINT_BEGUN, batch)
+        try:
+            for table in savepoint.tables:
+                if table.snapshot is not None:
+                    self.tagger.tag(table.name, savepoint.tag, table.snapshot)
+            reach(CrashPoint.SAVEPOINT_TAGGED, batch)
+            files = self._copy(checkpoint, batch, archive)
+            reach(CrashPoint.SAVEPOINT_COPIED, batch)
+            complete = Savepoint(**{**vars(savepoint), "files": tuple(files)})
+            digest = archive.seal(complete)
+            reach(CrashPoint.SAVEPOINT_SEALED, batch)
+        except BaseException as error:
+            self._undo(record, str(error) or type(error).__name__)
+            raise
+        self.ledger.savepoints.complete(savepoint.id, digest, complete.size)
+        self.ledger.events.add(self.pipeline.name, "savepoint", f"{savepoint.id} of batch {batch}", savepoint.attempt)
+        return complete
+
+    def _verified(self, checkpoint: Checkpoint, at: int | None) -> int:
+        completed = checkpoint.completed()
+        batch = completed[-1] if at is None else at
+        if batch not in completed:
+            kept = f"{completed[0]}–{completed[-1]}" if len(completed) > 1 else str(completed[0])
+            raise UsageError(
+                f"batch {batch} is not a completed batch of the checkpoint; it keeps {kept}",
+                next_command=f"strandline checkpoint list {self.pipeline.name}",
+            )
+        found = verify(checkpoint, batch)
+        if found.answer is Answer.YES:
+            return batch
+        other = newest_restartable(checkpoint, before=batch)
+        hint = f"strandline savepoint create {self.pipeline.name} --at {other}" if other is not None else "restore the file from a copy"
+        raise CheckpointDamaged(f"a restart from batch {batch} is not possible ({found.because}), so it cannot be saved", next_command=hint)
+
+    def _facts(self, wish: Wish, checkpoint: Checkpoint, strand: str, batch: int) -> Savepoint:
+        known = self.ledger.batches.get(self.pipeline.name, strand, batch)
+        plan = checkpoint.plan(batch)
+        if known is None or plan is None:
+            raise NotFound(
+                f"the ledger does not know batch {batch} of strand {strand}, so its positions cannot be told",
+                next_command=f"strandline run {self.pipeline.name} --batches 1, then take the savepoint",
+            )
+        attempt = self.ledger.attempts.get(self.pipeline.name, known.attempt)
+        operators = [record.as_json() for record in operator_records(checkpoint).values()]
+        return Savepoint(
+            id=new_id(),
+            pipeline=self.pipeline.name,
+            type=wish.type,
+            strand=strand,
+            batch=batch,
+            attempt=known.attempt,
+            code=attempt.code if attempt is not None else "",
+            created_at=rfc3339(utc_now()),
+            created_by=wish.by,
+            note=wish.note,
+            positions=Offsets.from_json(json.loads(known.offsets_end)),
+            watermark_ms=plan.watermark_ms,
+            checkpoint=checkpoint.location,
+            definition=definition_of(self.pipeline),
+            operators=tuple(operators),
+            versions=versions(),
+            contracts={},
+            tables=self._tables(strand, batch),
+            topics=self._topics(strand, batch),
+        )
+
+    def _tables(self, strand: str, batch: int) -> tuple[SavedTable, ...]:
+        catalog = EmbeddedCatalog(self.project)
+        side = f"{self.pipeline.side_table_base}__"
+        found = []
+        for name in catalog.tables():
+            if name not in self.pipeline.tables() and not name.startswith(side):
+                continue
+            view = catalog.load(name)
+            later = view.since_batch(self.pipeline.name, strand, batch)
+            current = next(view.ancestors(), None)
+            at = later[-1].parent_id if later else (current.id if current is not None else None)
+            if at is not None and at not in view.snapshots:
+                raise NotFound(
+                    f"table '{name}' no longer keeps its snapshot of batch {batch}: it has expired",
+                    next_command=f"strandline savepoint create {self.pipeline.name}",
+                )
+            schema = view.schema_id_of(at) if at is not None else None
+            found.append(SavedTable(name, view.uuid, at, current.id if current is not None else None, schema))
+        return tuple(found)
+
+    def _topics(self, strand: str, batch: int) -> tuple[SavedTopic, ...]:
+        found = []
+        for output in self.pipeline.outputs():
+            last = self.ledger.deliveries.last(self.pipeline.name, strand, output)
+            if last is not None:
+                found.append(SavedTopic(output, last.topic_id, min(last.batch, batch)))
+        return tuple(found)
+
+    def _copy(self, checkpoint: Checkpoint, batch: int, archive: Archive) -> list[SavedFile]:
+        kept, size = [], 0
+        needed = needed_by(checkpoint, batch)
+        for number, file in enumerate(needed, 1):
+            content = checkpoint.storage.read(file.path)
+            if content is None:
+                raise CheckpointVanished(
+                    f"checkpoint file {file.path} vanished while it was copied: the pipeline no longer keeps that batch",
+                    next_command=f"strandline savepoint create {self.pipeline.name}",
+                )
+            kept.append(archive.keep(CHECKPOINT + file.path, file.kind.value, content))
+            size += len(content)
+            if number % 50 == 0 or number == len(needed):
+                self.say(f"{number} of {len(needed)} files, {size / 1e6:.1f} MB")
+        return kept
+
+    def _undo(self, record: SavepointRecord, reason: str) -> None:
+        from strandline.savepoints.disposing import remove
+
+        remove(self.project, self.pipeline.name, record.id, self.tagger)
+        self.ledger.savepoints.fail(record.id, reason)
+
+
+def definition_of(pipeline: Pipeline) -> Mapping[str, Any]:
+    """The declaration in words that stay comparable; options that may hold secrets are not among them."""
+    return {
+        "sources": {name: type(source).__name__ for name, source in pipeline.sources.items()},
+        "outputs": pipeline.outputs(),
+        "event_time": dict(pipeline.event_time),
+        "allowed_lateness_s": pipeline.allowed_lateness.total_seconds(),
+        "late": pipeline.late,
+        "output_mode": pipeline.output_mode,
+        "file": pipeline.file.name,
+    }
+
+
+def versions() -> Mapping[str, str]:
+    iceberg = next(jar.version for jar in locked_jars() if jar.artifact.startswith("iceberg-"))
+    return {"strandline": version("strandline"), "spark": version("pyspark"), "iceberg": iceberg, "python": platform.python_version()}
