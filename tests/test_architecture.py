@@ -175,6 +175,7 @@ def test_the_public_surface_is_pinned() -> None:
         "pipeline",
         "reducing_state",
         "registry",
+        "savepoint",
         "secret",
         "sessions",
         "sliding",

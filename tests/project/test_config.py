@@ -166,7 +166,7 @@ def test_a_file_in_another_encoding_is_reported_with_its_line(write: Write) -> N
     [
         (
             "wharehouse: x",
-            "line 6: profiles.local.wharehouse: unknown key; allowed: catalog, checkpoints, kafka, ledger, spark, warehouse",
+            "line 6: profiles.local.wharehouse: unknown key; allowed: catalog, checkpoints, kafka, ledger, savepoints, spark, warehouse",
         ),
         ("spark: {mastr: local}", "line 6: profiles.local.spark.mastr: unknown key; allowed: conf, driver_memory, master"),
         ("ledger: {pasword: x}", "line 6: profiles.local.ledger.pasword: unknown key; allowed: busy_timeout, password, url"),

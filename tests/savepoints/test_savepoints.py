@@ -100,7 +100,7 @@ def test_a_savepoint_is_self_contained_and_says_what_it_belongs_to(shop: Sandbox
     saved = take(shop, note="before the upgrade")
 
     assert (saved.batch, saved.note, saved.positions.human(None)) == (2, "before the upgrade", "files 1–3")
-    assert [operator["name"] for operator in saved.operators] == ["counted"]
+    assert [operator["name"] for operator in saved.operators] == ["counted", "dedupe"]
     assert [(table.name, table.snapshot, table.current) for table in saved.tables] == [("shop.counted", head.id, head.id)]
     assert EmbeddedCatalog(shop.project).load("shop.counted").refs[saved.tag] == head.id
     assert archive_of(shop.project, "counted", saved.id).read() == saved
@@ -324,3 +324,39 @@ def test_a_savepoint_of_another_pipeline_is_refused(shop: Sandbox) -> None:
             Archive(archive_of(shop.project, "counted", saved.id).location),
             TableChoice.ROLLBACK,
         )
+
+
+def test_a_strand_can_be_saved_and_restored_again_before_it_has_a_batch_of_its_own(shop: Sandbox) -> None:
+    shop.run("counted")
+    first = take(shop)
+    restore(shop, first.id, TableChoice.CONTINUE)  # nothing new to read
+
+    second = take(shop)
+    add_file(shop, 3)
+    plan = restore(shop, second.id, TableChoice.ROLLBACK)
+
+    assert (second.batch, second.strand != first.strand, plan.tables[0].leaving) == (2, True, ())
+    assert_counted(shop, 4)
+
+
+def test_a_side_table_that_is_empty_is_in_nobodys_way(shop: Sandbox) -> None:
+    """A restore puts a boundary into it; an older savepoint must still be able to come back."""
+    shop.pipelines(COUNTED.replace('schema="n bigint, who string"', 'schema="n bigint, who string", malformed="quarantine"'))
+    shop.run("counted")
+    first = take(shop)
+    add_file(shop, 3)
+
+    restore(shop, first.id, TableChoice.ROLLBACK)
+    restore(shop, first.id, TableChoice.ROLLBACK)
+
+    assert_counted(shop, 4)
+    assert table_rows(shop.project, "shop.counted__quarantine") == []
+
+
+def test_a_copy_elsewhere_cannot_be_claimed(shop: Sandbox, tmp_path: Path) -> None:
+    shop.run("counted")
+    saved = take(shop)
+    export(archive_of(shop.project, "counted", saved.id), str(tmp_path / "copy"))
+
+    with pytest.raises(UsageError, match="lies outside of this project's savepoints, so it cannot be claimed"):
+        restore(shop, str(tmp_path / "copy"), TableChoice.CONTINUE, claim=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import human_bytes, print_json, print_table
+from strandline.cli.output import print_json, print_table
+from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
     from strandline.checkpoints.needed import NeededFile

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import human_bytes, print_json, print_table
+from strandline.cli.output import print_json, print_table
 from strandline.model.kafka import TOPIC_PREFIX
+from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
     from strandline.evidence.history import HistoryEntry

@@ -37,10 +37,6 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(line(row))
 
 
-def human_bytes(count: int) -> str:
-    return f"{count / 1_000_000:.1f} MB" if count >= 100_000 else f"{count / 1000:.1f} kB"
-
-
 def print_error(error: StrandlineError) -> None:
     if error.detail:
         print(error.detail.rstrip(), file=sys.stderr)

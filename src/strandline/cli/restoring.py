@@ -37,6 +37,11 @@ def confirmed_restoration(
             f"{wanted[0]} and {wanted[1] if len(wanted) > 1 else '--new-strand'} exclude each other",
             next_command=f"strandline savepoint list {pipeline.name}",
         )
+    if claim and savepoint is None:
+        raise UsageError(
+            "--claim is about a savepoint; a batch of the checkpoint goes by itself",
+            next_command=f"strandline run {pipeline.name} --from-checkpoint {batch} --tables rollback",
+        )
     from strandline.runtime.run import ledger_of
     from strandline.savepoints.archive import find_archive
     from strandline.savepoints.restoring import TableChoice, plan_from_checkpoint, plan_from_savepoint

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import human_bytes, print_json, print_table, reporter
+from strandline.cli.output import print_json, print_table, reporter
 from strandline.model.errors import SavepointDamaged
+from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
     from strandline.model.savepoint import Savepoint
@@ -205,15 +206,15 @@ def print_savepoint(saved: Savepoint, as_json: bool) -> None:
         ("state", f"{saved.type.value}, {len(saved.files)} files, {human_bytes(saved.size)}"),
         ("operators", ", ".join(str(operator["name"]) for operator in saved.operators)),
         ("code", saved.code),
-        ("versions", ", ".join(f"{name} {number}" for name, number in saved.versions.items())),
+        ("versions", ", ".join(f"{name} {number}" for name, number in sorted(saved.versions.items()))),
     ]
     for label, text in facts_:
         if text:
             print(f"  {label:<10} {text}")
     for table in saved.tables:
-        at = f"snapshot {table.snapshot}" if table.snapshot is not None else "empty"
+        at = f"at snapshot {table.snapshot}" if table.snapshot is not None else "was empty"
         now = "" if table.current == table.snapshot else f"; {table.current} was current when it was taken"
-        print(f"  table      {table.name} at {at}{now}")
+        print(f"  table      {table.name} {at}{now}")
     for topic in saved.topics:
         print(f"  topic      {topic.name} up to batch {topic.batch}")
-    print(f"next: strandline run {saved.pipeline} --from-savepoint {saved.id}")
+    print(f"next: strandline run {saved.pipeline} --from-savepoint {saved.id} --tables rollback")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import human_bytes, print_json, print_table, reporter
+from strandline.cli.output import print_json, print_table, reporter
+from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
     from strandline.evidence.state_rows import OperatorDiff, ShownState

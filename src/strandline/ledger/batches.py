@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from strandline.ledger.records import BatchRecord
 from strandline.ledger.schema import batches
@@ -41,6 +41,17 @@ class Batches:
         with self._transaction() as connection:
             query = select(batches.c.batch).where(batches.c.pipeline == pipeline, batches.c.strand == strand).limit(1)
             return connection.execute(query).first() is not None
+
+    def newest(self, pipeline: str, strand: str) -> int | None:
+        with self._transaction() as connection:
+            query = select(func.max(batches.c.batch)).where(batches.c.pipeline == pipeline, batches.c.strand == strand)
+            found = connection.execute(query).scalar_one()
+        return None if found is None else int(found)
+
+    def inherit(self, record: BatchRecord) -> None:
+        """A batch that a strand did not run itself: the one it goes on from."""
+        with self._transaction() as connection:
+            record_plan(connection, record)
 
     def nothing_new(self, pipeline: str, strand: str, batch: int, table: str) -> None:
         """The batch had rows for a table, but all were older than what it holds: no snapshot will tell of it."""

@@ -109,7 +109,7 @@ class RunningAttempt:
         self._batch_began: float | None = None
         self._batch: int | None = None
         self._returned: BatchResult | None = None
-        self._completed = -1
+        self._completed = started.checkpoint.next_batch() - 1
         self._groups_told = True
         self._last_end = 0.0
         self._next_report = 0.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.place import current_checkpoint, empty_place, make_current
 from strandline.ledger import Ledger
-from strandline.ledger.records import Attempt, AttemptStatus, Intent, IntentState, StagedFile, StrandRecord
+from strandline.ledger.records import Attempt, AttemptStatus, BatchRecord, Intent, IntentState, StagedFile, StrandRecord
 from strandline.messaging.cluster import Cluster
 from strandline.messaging.connection import KafkaConnection, connect_to
 from strandline.model.crash import CrashPoint, reach
@@ -220,6 +220,11 @@ def start(
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
+    if registered.origin is not None and ledger.batches.newest(pipeline.name, registered.strand) is None:
+        place = json.dumps(last.to_json())
+        ledger.batches.inherit(
+            BatchRecord(pipeline.name, registered.strand, registered.origin.batch, attempt.number, place, place, last.digest, {})
+        )
     inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps)
     claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow, registered.origin)
     ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in dataflow.outputs if output.sink])

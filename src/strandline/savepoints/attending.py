@@ -13,6 +13,7 @@ from strandline.ledger import Ledger
 from strandline.ledger.records import Request
 from strandline.ledger.requests import SAVEPOINT, STOP_WITH_SAVEPOINT
 from strandline.model.errors import StrandlineError
+from strandline.model.sizes import human_bytes
 from strandline.model.times import utc_now
 from strandline.project.config import Project
 from strandline.runtime.reporting import Reporter
@@ -95,7 +96,7 @@ class SavepointKeeper:
         try:
             saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, say).take(Wish.decode(request.wish))
             answer = {"savepoint": saved.id}
-            self.reporter.say(f"savepoint {saved.id} of batch {saved.batch} is complete ({saved.size / 1e6:.1f} MB)")
+            self.reporter.say(f"savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
         except StrandlineError as error:
             answer = {"error": error.message, "next_command": error.next_command}
             self.reporter.say(f"the savepoint failed: {error.message}")
@@ -109,7 +110,7 @@ class SavepointKeeper:
         assert policy is not None
         try:
             saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, lambda text: None).take(Wish(BY_SCHEDULE))
-            self.reporter.say(f"scheduled savepoint {saved.id} of batch {saved.batch} is complete ({saved.size / 1e6:.1f} MB)")
+            self.reporter.say(f"scheduled savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
             for old in superseded(policy, self.ledger.savepoints.of_pipeline(name), utc_now()):
                 dispose(self.project, name, old.id, self.ledger, self.tags, by=BY_SCHEDULE)
         except Exception as error:  # noqa: BLE001 - a savepoint that fails must not end the stream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.ledger import Ledger
-from strandline.ledger.records import SavepointState
+from strandline.ledger.records import SavepointState, StrandRecord
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import NotFound, Refused
 from strandline.model.savepoint import TAG_PREFIX
@@ -26,7 +26,7 @@ def dispose(
         raise NotFound(f"pipeline '{pipeline}' has no savepoint '{savepoint}'", next_command=f"strandline savepoint list {pipeline}")
     if record is not None and record.state is SavepointState.CREATING:
         raise Refused(f"savepoint {savepoint} is still being made", next_command=f"strandline savepoint list {pipeline}")
-    dependent = [strand.strand for strand in ledger.strands.descended_from(savepoint) if not ledger.batches.knows(pipeline, strand.strand)]
+    dependent = [strand.strand for strand in ledger.strands.descended_from(savepoint) if not _has_own_batch(ledger, strand)]
     if dependent and not even_if_needed:
         raise Refused(
             f"strand {dependent[0]} of '{pipeline}' began from savepoint {savepoint} and has completed no batch of its own yet",
@@ -36,6 +36,11 @@ def dispose(
     if record is not None and record.state is not SavepointState.DISPOSED:
         ledger.savepoints.dispose(savepoint, f"by {by}")
         ledger.events.add(pipeline, "savepoint-disposed", savepoint)
+
+
+def _has_own_batch(ledger: Ledger, strand: StrandRecord) -> bool:
+    newest = ledger.batches.newest(strand.pipeline, strand.strand)
+    return newest is not None and strand.parent_batch is not None and newest > strand.parent_batch
 
 
 def remove(project: Project, pipeline: str, savepoint: str, tagger: Tagger) -> None:

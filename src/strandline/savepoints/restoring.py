@@ -22,10 +22,11 @@ from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, Sa
 from strandline.model.fence import latest
 from strandline.model.offsets import Offsets
 from strandline.model.savepoint import SavepointType
+from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
-from strandline.savepoints.archive import CHECKPOINT, Archive
+from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN, Snapshot, TableView
 
@@ -80,14 +81,15 @@ class RestorePlan:
         what = f"savepoint {self.savepoint}" if self.savepoint else "the checkpoint"
         lines = [
             f"'{self.pipeline}' goes on from batch {self.batch} of {what} (strand {self.strand}) as a new strand; older attempts are fenced",
-            f"state: {self.state_files} files, {self.state_bytes / 1e6:.1f} MB; sources go on after {self.positions.human(None)}",
+            f"state: {self.state_files} files, {human_bytes(self.state_bytes)}; sources go on after {self.positions.human(None)}",
         ]
         return lines + [_told(table) for table in self.tables]
 
 
 def _told(plan: TablePlan) -> str:
     if not plan.leaving:
-        return f"table {plan.table}: nothing leaves it; a boundary is put on snapshot {plan.head}"
+        where = f"on snapshot {plan.head}" if plan.head is not None else "into it, which is empty"
+        return f"table {plan.table}: nothing leaves it; a boundary is put {where}"
     first, last = plan.batches_leaving or (0, 0)
     batches = f"batch {first}" if first == last else f"batches {first}–{last}"
     foreign = f", {len(plan.foreign_leaving)} of them written by others" if plan.foreign_leaving else ""
@@ -136,6 +138,11 @@ def plan_from_savepoint(
         raise UsageError(
             f"savepoint {saved.id} is {saved.type.value}; only native ones can be restored", next_command="strandline savepoint list"
         )
+    if claim and archive.location != archive_of(project, pipeline.name, saved.id).location:
+        raise UsageError(
+            f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
+            next_command=f"strandline run {pipeline.name} --from-savepoint {archive.location} --tables {choice.value}",
+        )
     if damages := archive.damages(saved.files):
         more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
         raise SavepointDamaged(
@@ -160,7 +167,7 @@ def plan_from_checkpoint(project: Project, pipeline: Pipeline, ledger: Ledger, b
     checkpoint = current_checkpoint(project, pipeline.name)
     completed, strand = checkpoint.completed(), checkpoint.strand()
     if strand is None or batch not in completed:
-        kept = f"{completed[0]}–{completed[-1]}" if completed else "none"
+        kept = (str(completed[0]) if len(completed) == 1 else f"{completed[0]}–{completed[-1]}") if completed else "none"
         raise NotFound(
             f"batch {batch} is not a completed batch of the checkpoint of '{pipeline.name}'; it keeps {kept}",
             next_command=f"strandline checkpoint list {pipeline.name}",
@@ -218,7 +225,8 @@ def _table_plan(view: TableView, pipeline: str, source: _Source, choice: TableCh
         _check_continues(view, pipeline, source)
         return TablePlan(view.name, choice, at, at)
     target = _target(view, pipeline, source, saved)
-    if target == at:
+    nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
+    if target == at or nothing_came:
         return TablePlan(view.name, choice, at, at)
     if target is None or target not in view.snapshots:
         kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
@@ -267,6 +275,8 @@ def _added(snapshot: Snapshot) -> int:
 def _check_continues(view: TableView, pipeline: str, source: _Source) -> None:
     """Only a table that ends exactly where the savepoint does can go on without losing or doubling a row."""
     seen = latest(view.mark(pipeline), view.newest_stamp(pipeline))
+    named = f"--from-savepoint {source.savepoint}" if source.savepoint else f"--from-checkpoint {source.batch}"
+    again = f"strandline run {pipeline} {named} --tables rollback"
     if seen is None or (seen.strand == source.strand and seen.batch <= source.batch):
         return
     if seen.strand == source.strand:
@@ -274,10 +284,10 @@ def _check_continues(view: TableView, pipeline: str, source: _Source) -> None:
         raise ChainBroken(
             f"table '{view.name}' is ahead of what is restored: it holds batch {seen.batch}, the restore goes on after batch {source.batch}; "
             f"{after} would be doubled",
-            next_command=f"strandline run {pipeline} --tables rollback, with the same savepoint",
+            next_command=again,
         )
     raise ChainBroken(
         f"table '{view.name}' was last written by strand {seen.strand} (batch {seen.batch}), the savepoint is of strand {source.strand}: "
         "what lies between them cannot be told",
-        next_command=f"strandline run {pipeline} --tables rollback, with the same savepoint",
+        next_command=again,
     )

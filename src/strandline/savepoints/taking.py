@@ -33,6 +33,7 @@ from strandline.model.definition import Pipeline
 from strandline.model.errors import CheckpointDamaged, CheckpointVanished, NotFound, UsageError
 from strandline.model.offsets import Offsets
 from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType
+from strandline.model.sizes import human_bytes
 from strandline.model.times import rfc3339, utc_now
 from strandline.project.config import Project
 from strandline.runtime.jars import locked_jars
@@ -155,7 +156,7 @@ class Taker:
         completed = checkpoint.completed()
         batch = completed[-1] if at is None else at
         if batch not in completed:
-            kept = f"{completed[0]}–{completed[-1]}" if len(completed) > 1 else str(completed[0])
+            kept = f"batches {completed[0]}–{completed[-1]}" if len(completed) > 1 else f"batch {completed[0]}"
             raise UsageError(
                 f"batch {batch} is not a completed batch of the checkpoint; it keeps {kept}",
                 next_command=f"strandline checkpoint list {self.pipeline.name}",
@@ -176,7 +177,7 @@ class Taker:
                 next_command=f"strandline run {self.pipeline.name} --batches 1, then take the savepoint",
             )
         attempt = self.ledger.attempts.get(self.pipeline.name, known.attempt)
-        operators = [record.as_json() for record in operator_records(checkpoint).values()]
+        operators = [record.as_json() for record in operator_records(checkpoint).values()] + native_operators(checkpoint, batch)
         return Savepoint(
             id=new_id(),
             pipeline=self.pipeline.name,
@@ -240,7 +241,7 @@ class Taker:
             kept.append(archive.keep(CHECKPOINT + file.path, file.kind.value, content))
             size += len(content)
             if number % 50 == 0 or number == len(needed):
-                self.say(f"{number} of {len(needed)} files, {size / 1e6:.1f} MB")
+                self.say(f"{number} of {len(needed)} files, {human_bytes(size)}")
         return kept
 
     def _undo(self, record: SavepointRecord, reason: str) -> None:
@@ -248,6 +249,13 @@ class Taker:
 
         remove(self.project, self.pipeline.name, record.id, self.tagger)
         self.ledger.savepoints.fail(record.id, reason)
+
+
+def native_operators(checkpoint: Checkpoint, batch: int) -> list[dict[str, Any]]:
+    """Operators of Spark's own that keep state, such as aggregations and joins."""
+    places = [file.place for file in needed_by(checkpoint, batch) if file.place is not None]
+    found = {place.operator: place.operator_name for place in places if not place.operator_name.startswith("transformWithState")}
+    return [{"name": name, "operator": number, "native": True} for number, name in sorted(found.items())]
 
 
 def definition_of(pipeline: Pipeline) -> Mapping[str, Any]:
