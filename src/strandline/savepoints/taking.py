@@ -17,7 +17,7 @@ import hashlib
 import json
 import platform
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -177,7 +177,8 @@ class Taker:
                 next_command=f"strandline run {self.pipeline.name} --batches 1, then take the savepoint",
             )
         attempt = self.ledger.attempts.get(self.pipeline.name, known.attempt)
-        operators = [record.as_json() for record in operator_records(checkpoint).values()] + native_operators(checkpoint, batch)
+        keyed = operator_records(checkpoint)
+        operators = [record.as_json() for record in keyed.values()] + native_operators(checkpoint, batch, keyed)
         return Savepoint(
             id=new_id(),
             pipeline=self.pipeline.name,
@@ -251,10 +252,10 @@ class Taker:
         self.ledger.savepoints.fail(record.id, reason)
 
 
-def native_operators(checkpoint: Checkpoint, batch: int) -> list[dict[str, Any]]:
+def native_operators(checkpoint: Checkpoint, batch: int, keyed: Collection[str]) -> list[dict[str, Any]]:
     """Operators of Spark's own that keep state, such as aggregations and joins."""
     places = [file.place for file in needed_by(checkpoint, batch) if file.place is not None]
-    found = {place.operator: place.operator_name for place in places if not place.operator_name.startswith("transformWithState")}
+    found = {place.operator: place.operator_name for place in places if place.operator_name not in keyed}
     return [{"name": name, "operator": number, "native": True} for number, name in sorted(found.items())]
 
 
