@@ -100,6 +100,13 @@ class TableView:
         found: Mapping[str, Any] = next((raw for raw in self._metadata.get("snapshots", []) if int(raw["snapshot-id"]) == snapshot), {})
         return int(found["schema-id"]) if "schema-id" in found else None
 
+    def column_names(self, snapshot: int | None = None) -> tuple[str, ...]:
+        """Top-level columns of a snapshot's schema, or of the table's present one."""
+        wanted = self.schema_id_of(snapshot) if snapshot is not None else None
+        wanted = self._metadata["current-schema-id"] if wanted is None else wanted
+        schema = next(schema for schema in self._metadata["schemas"] if schema["schema-id"] == wanted)
+        return tuple(field["name"] for field in schema["fields"])
+
     def since_batch(self, pipeline: str, strand: str, batch: int, branch: str = MAIN) -> list[Snapshot]:
         """Snapshots on top of the table as it was after a batch of a strand and before the next one, newest first.
 

@@ -1,0 +1,67 @@
+"""`strandline compare` as a user meets it. The tables are made by PyIceberg: no engine is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from strandline.testing import run_cli
+from strandline.testing.projects import write_sandbox
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    project = write_sandbox(tmp_path)
+    Path(project.warehouse).mkdir()
+    project.catalog_file.parent.mkdir(parents=True)
+    catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
+    catalog.create_namespace("shop")
+    for name, amounts in (("a", [1.0, 2.0, 3.0]), ("b", [1.0, 2.5])):
+        table = catalog.create_table(f"shop.{name}", pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
+        table.append(pa.table({"id": list(range(len(amounts))), "amount": amounts}))
+    catalog.engine.dispose()
+    return tmp_path
+
+
+def test_a_table_is_the_same_as_itself(folder: Path) -> None:
+    finished = run_cli(folder, "compare", "shop.a", "shop.a@main")
+
+    assert (finished.code, finished.out) == (0, "shop.a: 3 rows, shop.a@main: 3 rows\n  rows equal: 3\n"), finished.err
+
+
+def test_differences_are_shown_with_their_values_and_exit_code_3(folder: Path) -> None:
+    finished = run_cli(folder, "compare", "shop.a", "shop.b", "--key", "id", "--by", "id")
+
+    assert finished.code == 3
+    assert "  keys (id) equal: 1\n  only in the first: 1\n  different: 1\n" in finished.out
+    assert '    first: {"id": 1, "amount": 2.0}\n    second: {"id": 1, "amount": 2.5}\n' in finished.out
+    assert "    second: not there\n" in finished.out
+    assert "error: shop.a and shop.b differ: 1 only in the first, 0 only in the second, 1 different\n" in finished.err
+    assert "next: strandline history shop.a" in finished.err
+
+
+def test_json_is_versioned(folder: Path) -> None:
+    told = json.loads(run_cli(folder, "compare", "shop.a", "shop.b", "--key", "id", "--limit", "1", "--json").out)
+
+    assert (told["version"], told["same"], told["equal"], told["differing"], told["only_left"]) == (1, False, 1, 1, 1)
+    assert len(told["examples"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["shop.a", "shop.c"], "there is no table 'shop.c'"),
+        (["shop.a@nope", "shop.a"], "has no branch, tag or snapshot 'nope'"),
+        (["shop.a", "shop.b", "--key", "who"], "'who' is not a column of both"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, arguments: list[str], words: str) -> None:
+    finished = run_cli(folder, "compare", *arguments)
+
+    assert finished.code == 2
+    assert words in finished.err
+    assert "Traceback" not in finished.err
