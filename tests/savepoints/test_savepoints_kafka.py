@@ -1,0 +1,73 @@
+"""Savepoints of a pipeline between topics: the group's offsets go back with it, and rows in a topic are never delivered twice unasked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strandline.model.errors import ChainBroken
+from strandline.runtime.options import Allowances
+from strandline.savepoints.archive import find_archive
+from strandline.savepoints.restoring import TableChoice, plan_from_savepoint
+from strandline.savepoints.session import SessionTags
+from strandline.savepoints.taking import Taker, Wish
+from strandline.testing import table_rows
+from strandline.testing.fixtures import Sandbox
+from strandline.testing.kafka import KafkaForTests
+
+pytestmark = pytest.mark.engine
+
+GROUP = "strandline.relay.numbers"
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [json.dumps({"n": n}) for n in range(first, last)]
+
+
+def test_offsets_tables_and_topics_after_a_restore(sandbox: Sandbox, kafka: KafkaForTests) -> None:
+    source = kafka.create_topic(kafka.topic("numbers"), partitions=1)
+    out = kafka.create_topic(kafka.topic("out"))
+    sandbox.pipelines(f"""
+import strandline as sl
+
+@sl.pipeline(
+    source=sl.kafka("{source}", bootstrap="{kafka.bootstrap}", schema="n bigint", start="earliest"),
+    sinks={{"rows": sl.table("shop.numbers"), "told": sl.topic("{out}", bootstrap="{kafka.bootstrap}")}},
+    checkpoint=sl.checkpoint(every="0 s"),
+)
+def relay(numbers):
+    once = sl.dedupe(numbers, by="n", forever=True)
+    return {{"rows": once, "told": once}}
+""")
+
+    def relayed() -> list[int]:
+        return sorted(row["n"] for row in table_rows(sandbox.project, "shop.numbers"))
+
+    def told() -> list[int]:
+        return sorted(json.loads(record.value or b"{}")["n"] for record in kafka.read(out))
+
+    kafka.produce(source, numbers(0, 10), partition=0)
+    sandbox.run("relay")
+    with SessionTags(sandbox.project, "test", sandbox.heard.say, sandbox.spark) as tags:
+        saved = Taker(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, tags, sandbox.heard.say).take(Wish("me"))
+    assert saved.positions.human(None) == f"{source}[0] 0–10"
+    assert [(topic.name, topic.batch) for topic in saved.topics] == [(f"kafka:{out}", saved.batch)]
+    kafka.produce(source, numbers(5, 20), partition=0)
+    sandbox.run("relay")
+    assert relayed() == told() == list(range(20))
+    archive = find_archive(sandbox.project, "relay", saved.id)
+
+    def restoration() -> Allowances:
+        found = plan_from_savepoint(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, archive, TableChoice.ROLLBACK)
+        return Allowances(restoration=found.restoration)
+
+    with pytest.raises(ChainBroken, match=rf"topic 'kafka:{out}' holds batch .* would be delivered twice") as refused:
+        sandbox.run("relay", allow=restoration())
+    assert refused.value.next_command == f"let it begin again there: add --start-table kafka:{out}"
+    asked = restoration()
+    sandbox.run("relay", allow=Allowances(start_tables=frozenset([f"kafka:{out}"]), restoration=asked.restoration))
+
+    assert relayed() == list(range(20)), "the table went back and forth again"
+    assert told() == sorted([*range(20), *range(10, 20)]), "asked for: the topic got them again"
+    assert kafka.group_offsets(GROUP)[source, 0] == 25
