@@ -169,7 +169,10 @@ def dispose(
     pipeline: PipelineArgument,
     savepoint: Annotated[str, typer.Argument(help="Id of the savepoint.", metavar="SAVEPOINT")],
     even_if_needed: Annotated[
-        bool, typer.Option("--even-if-needed", help="Also when a strand began from it that has completed no batch of its own.")
+        bool,
+        typer.Option(
+            "--even-if-needed", help="Also when it is being made, or a strand that began from it has completed no batch of its own."
+        ),
     ] = False,
     profile: ProfileOption = None,
 ) -> None:

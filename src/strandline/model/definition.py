@@ -210,6 +210,10 @@ SINGLE = "output"
 """Name of the only output of a pipeline whose function returns one DataFrame."""
 
 
+def is_pipeline_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][\w-]*", text) is not None
+
+
 def make_pipeline(
     function: Callable[..., Any],
     *,
@@ -226,7 +230,7 @@ def make_pipeline(
     """Check a declaration against the function it decorates."""
     chosen = name or function.__name__
     where = f"pipeline '{chosen}'"
-    if not re.fullmatch(r"[A-Za-z][\w-]*", chosen):
+    if not is_pipeline_name(chosen):
         raise DefinitionError(f"{where}: a name starts with a letter and holds letters, digits, '_' and '-'")
     parameters = list(inspect.signature(function).parameters)
     if not isinstance(sources, Mapping):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from strandline.checkpoints.storage import Storage, storage_at
+from strandline.model.definition import is_pipeline_name
 from strandline.model.errors import NotFound, SavepointDamaged
 from strandline.model.savepoint import SavedFile, Savepoint, is_savepoint_id
 from strandline.project.config import Project
@@ -75,6 +76,9 @@ def _compare(file: SavedFile, raw: bytes | None) -> Damage | None:
 
 
 def archive_of(project: Project, pipeline: str, savepoint: str) -> Archive:
+    """Names become folders, which may be deleted later: nothing that could lead elsewhere is taken for one."""
+    if not is_savepoint_id(savepoint) or not is_pipeline_name(pipeline):
+        raise NotFound(f"pipeline '{pipeline}' has no savepoint '{savepoint}'", next_command="strandline status")
     return Archive(f"{project.savepoints_of(pipeline)}/{savepoint}")
 
 

@@ -1,16 +1,14 @@
-"""Letting go of a savepoint: its manifest first, so that nobody starts from half of it, then its tags and bytes."""
+"""Letting go of a savepoint, unless somebody still needs it."""
 
 from __future__ import annotations
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import SavepointState, StrandRecord
-from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import NotFound, Refused
-from strandline.model.savepoint import TAG_PREFIX
 from strandline.project.config import Project
+from strandline.runtime.liveness import process_is_gone
 from strandline.savepoints.archive import MANIFEST, archive_of
-from strandline.savepoints.taking import Tagger
-from strandline.tables.catalog import EmbeddedCatalog
+from strandline.savepoints.removing import Tagger, remove
 
 
 def dispose(
@@ -24,8 +22,12 @@ def dispose(
     archive = archive_of(project, pipeline, savepoint)
     if (record is None or record.pipeline != pipeline) and archive.storage.read(MANIFEST) is None:
         raise NotFound(f"pipeline '{pipeline}' has no savepoint '{savepoint}'", next_command=f"strandline savepoint list {pipeline}")
-    if record is not None and record.state is SavepointState.CREATING:
-        raise Refused(f"savepoint {savepoint} is still being made", next_command=f"strandline savepoint list {pipeline}")
+    in_the_making = record is not None and record.state is SavepointState.CREATING and not process_is_gone(record.process)
+    if in_the_making and not even_if_needed:
+        raise Refused(
+            f"savepoint {savepoint} is still being made, as far as can be told from here",
+            next_command=f"strandline savepoint dispose {pipeline} {savepoint} --even-if-needed",
+        )
     dependent = [strand.strand for strand in ledger.strands.descended_from(savepoint) if not _has_own_batch(ledger, strand)]
     if dependent and not even_if_needed:
         raise Refused(
@@ -41,16 +43,3 @@ def dispose(
 def _has_own_batch(ledger: Ledger, strand: StrandRecord) -> bool:
     newest = ledger.batches.newest(strand.pipeline, strand.strand)
     return newest is not None and strand.parent_batch is not None and newest > strand.parent_batch
-
-
-def remove(project: Project, pipeline: str, savepoint: str, tagger: Tagger) -> None:
-    archive = archive_of(project, pipeline, savepoint)
-    archive.storage.remove(MANIFEST)
-    reach(CrashPoint.SAVEPOINT_UNSEALED)
-    catalog = EmbeddedCatalog(project)
-    tag = TAG_PREFIX + savepoint
-    for table in catalog.tables():
-        if tag in catalog.load(table).refs:
-            tagger.untag(table, tag)
-    reach(CrashPoint.SAVEPOINT_UNTAGGED)
-    archive.storage.delete_all()

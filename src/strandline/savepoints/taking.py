@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.place import current_checkpoint
@@ -40,19 +40,13 @@ from strandline.runtime.jars import locked_jars
 from strandline.runtime.keyed.records import operator_records
 from strandline.runtime.liveness import process_is_gone, this_process
 from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
+from strandline.savepoints.removing import Tagger, remove
 from strandline.tables.catalog import EmbeddedCatalog
 
 TAKE_TRIES = 3
 """A running pipeline may let go of an old batch while it is copied; a newer one is taken then."""
 
 Say = Callable[[str], None]
-
-
-class Tagger(Protocol):
-    """Names snapshots of tables. Both calls may be repeated."""
-
-    def tag(self, table: str, name: str, snapshot: int) -> None: ...
-    def untag(self, table: str, name: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -246,8 +240,6 @@ class Taker:
         return kept
 
     def _undo(self, record: SavepointRecord, reason: str) -> None:
-        from strandline.savepoints.disposing import remove
-
         remove(self.project, self.pipeline.name, record.id, self.tagger)
         self.ledger.savepoints.fail(record.id, reason)
 
