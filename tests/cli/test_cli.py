@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.ledger import ledger_of
 from strandline.ledger.records import ProcessIdentity
 from strandline.project.config import load_project
-from strandline.runtime.run import ledger_of
 from strandline.testing import run_cli
 from strandline.testing.projects import write_sandbox
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from strandline.ledger import ledger_of
 from strandline.ledger.records import ProcessIdentity, StateSize
 from strandline.project.config import Project
 from strandline.runtime.keyed.building import OperatorRecord
-from strandline.runtime.run import ledger_of
 from strandline.state.declarations import Context, KeyedProcess, list_state, reducing_state, ttl
 from strandline.state.layout import layout_of
 from strandline.state.types import parse_fields

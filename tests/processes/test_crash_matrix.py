@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.ledger import ledger_of
 from strandline.ledger.records import IntentState
 from strandline.project.config import Project
 from strandline.runtime.cleanup import apply_cleanup, plan_cleanup
-from strandline.runtime.run import ledger_of
 from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_once, run_cli, table_rows
 from strandline.testing.projects import write_sandbox
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from strandline.ledger import ledger_of
 from strandline.project.config import Project
-from strandline.runtime.run import ledger_of
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_once, run_cli, start_cli, table_rows
 from strandline.testing.kafka import KafkaForTests

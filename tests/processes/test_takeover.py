@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from strandline.evidence.history import Kind, history_of
+from strandline.ledger import ledger_of
 from strandline.ledger.records import Attempt, AttemptStatus
 from strandline.project.config import Project
-from strandline.runtime.run import ledger_of
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_once, run_cli, start_cli, table_rows
 from strandline.testing.projects import write_sandbox

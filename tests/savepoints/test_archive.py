@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.ledger import ledger_of
 from strandline.ledger.records import SavepointRecord, SavepointState
 from strandline.model.errors import NotFound, Refused, SavepointDamaged
 from strandline.model.offsets import ORIGIN
 from strandline.model.savepoint import Savepoint, SavepointType
 from strandline.project.config import Project
 from strandline.runtime.liveness import this_process
-from strandline.runtime.run import ledger_of
 from strandline.savepoints.archive import MANIFEST, Archive, archive_of, find_archive
 from strandline.savepoints.catalogue import export, listed
 from strandline.savepoints.disposing import dispose

@@ -99,16 +99,11 @@ def verify(pipeline: PipelineArgument, batch: BatchArgument = None, profile: Pro
 
 
 def _view(project: Project, source: CheckpointSource, retain: int | None) -> CheckpointView:
-    """The ledger is opened here and not by the runtime, whose import loads Spark's Python."""
     from strandline.evidence.checkpoints import CheckpointView
-    from strandline.ledger import open_ledger
-    from strandline.model.times import parse_duration
+    from strandline.ledger import ledger_of
     from strandline.tables.catalog import EmbeddedCatalog
 
-    config = project.profile.ledger
-    password = config.password.resolve() if config.password else None
-    ledger = open_ledger(project.ledger_url, password=password, patience=parse_duration(config.busy_timeout))
-    return CheckpointView(source, ledger, EmbeddedCatalog(project), retain)
+    return CheckpointView(source, ledger_of(project), EmbeddedCatalog(project), retain)
 
 
 # -- for programs ------------------------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ def status(
     """Which pipelines run, where, how far; and how the others ended."""
     from strandline.evidence.states import states_without_ttl
     from strandline.evidence.status import STATUS_VERSION, status_of_all
+    from strandline.ledger import ledger_of
     from strandline.model.errors import NotFound
     from strandline.project.config import load_project
-    from strandline.runtime.run import ledger_of
 
     project = load_project(profile=profile)
     found = status_of_all(ledger_of(project), pipeline, partial(states_without_ttl, project))
@@ -72,8 +72,8 @@ def history(
 ) -> None:
     """Every snapshot of a table with the batch, offsets, attempt and code that made it; expired ones included."""
     from strandline.evidence.history import history_json, history_of
+    from strandline.ledger import ledger_of
     from strandline.project.config import load_project
-    from strandline.runtime.run import ledger_of
     from strandline.tables.catalog import EmbeddedCatalog
 
     project = load_project(profile=profile)

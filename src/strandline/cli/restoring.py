@@ -42,7 +42,7 @@ def confirmed_restoration(
             "--claim is about a savepoint; a batch of the checkpoint goes by itself",
             next_command=f"strandline run {pipeline.name} --from-checkpoint {batch} --tables rollback",
         )
-    from strandline.runtime.run import ledger_of
+    from strandline.ledger import ledger_of
     from strandline.savepoints.archive import find_archive
     from strandline.savepoints.restoring import TableChoice, plan_from_checkpoint, plan_from_savepoint
 

@@ -59,12 +59,13 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a pipeline: continuously, or until a limit. Ctrl-C ends it after the current batch."""
+    from strandline.ledger import ledger_of
     from strandline.model.continuity import Gap
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
     from strandline.runtime.options import Allowances, AvailableNow, Continuous, ForBatches, ForDuration, RunLimit
-    from strandline.runtime.run import ledger_of, run_pipeline
+    from strandline.runtime.run import run_pipeline
     from strandline.savepoints.attending import savepoint_keeper
 
     limits: list[RunLimit] = []
@@ -116,13 +117,13 @@ def stop(
 ) -> None:
     """Ask a running pipeline, here or on another machine, to end after its current batch."""
     from strandline.cli.savepoint import stop_wish
+    from strandline.ledger import ledger_of
     from strandline.ledger.records import AttemptStatus
     from strandline.ledger.requests import CANCEL, STOP, STOP_WITH_SAVEPOINT
     from strandline.model.errors import Failure
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.runtime.liveness import Liveness, liveness_of
-    from strandline.runtime.run import ledger_of
 
     patience = parse_duration(wait)
     if cancel and savepoint:
@@ -160,9 +161,9 @@ def cleanup(
     as_json: JsonOption = False,
 ) -> None:
     """Find files that a killed or refused attempt staged and no snapshot holds; --remove deletes them."""
+    from strandline.ledger import ledger_of
     from strandline.project.config import load_project
     from strandline.runtime.cleanup import apply_cleanup, plan_cleanup
-    from strandline.runtime.run import ledger_of
 
     project = load_project(profile=profile)
     ledger = ledger_of(project)

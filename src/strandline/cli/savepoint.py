@@ -53,11 +53,11 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Take a savepoint. A running pipeline takes it itself and goes on meanwhile; one that rests is read from its checkpoint."""
+    from strandline.ledger import ledger_of
     from strandline.ledger.requests import SAVEPOINT
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
-    from strandline.runtime.run import ledger_of
     from strandline.savepoints.archive import find_archive
     from strandline.savepoints.asking import ask, running_attempt
     from strandline.savepoints.session import SessionTags
@@ -81,9 +81,9 @@ def create(
 
 def list_savepoints(pipeline: PipelineArgument, profile: ProfileOption = None, as_json: JsonOption = False) -> None:
     """List the savepoints of a pipeline, newest first."""
+    from strandline.ledger import ledger_of
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
-    from strandline.runtime.run import ledger_of
     from strandline.savepoints.catalogue import listed
 
     project = load_project(profile=profile)
@@ -177,8 +177,8 @@ def dispose(
     profile: ProfileOption = None,
 ) -> None:
     """Remove a savepoint: its files, and the tags that kept its table snapshots. The ledger keeps its record."""
+    from strandline.ledger import ledger_of
     from strandline.project.config import load_project
-    from strandline.runtime.run import ledger_of
     from strandline.savepoints.disposing import dispose as let_go
     from strandline.savepoints.session import SessionTags
 

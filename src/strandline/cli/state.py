@@ -50,8 +50,8 @@ def register(app: typer.Typer) -> None:
 def list_states(pipeline: PipelineArgument, at: AtOption = None, profile: ProfileOption = None, as_json: JsonOption = False) -> None:
     """Show every operator that keeps state, its states and sizes, and how far each source was read."""
     from strandline.evidence.states import STATE_VERSION, find_state, state_list
+    from strandline.ledger import ledger_of
     from strandline.project.config import load_project
-    from strandline.runtime.run import ledger_of
 
     project = load_project(profile=profile)
     source = find_state(project, pipeline)

@@ -3,6 +3,6 @@
 SQLAlchemy throughout, nothing SQLite-only. May import `model` and `project`.
 """
 
-from strandline.ledger.ledger import Ledger, open_ledger
+from strandline.ledger.ledger import Ledger, ledger_of, open_ledger
 
-__all__ = ["Ledger", "open_ledger"]
+__all__ = ["Ledger", "ledger_of", "open_ledger"]

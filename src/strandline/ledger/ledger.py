@@ -24,7 +24,8 @@ from strandline.ledger.savepoints import Savepoints
 from strandline.ledger.states import StateSizes
 from strandline.ledger.strands import Strands
 from strandline.model.errors import LedgerUnavailable
-from strandline.model.times import human_duration
+from strandline.model.times import human_duration, parse_duration
+from strandline.project.config import Project
 
 
 class Ledger:
@@ -73,6 +74,16 @@ class Ledger:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def ledger_of(project: Project) -> Ledger:
+    """The ledger of a project, as its profile names it."""
+    config = project.profile.ledger
+    return open_ledger(
+        project.ledger_url,
+        password=config.password.resolve() if config.password else None,
+        patience=parse_duration(config.busy_timeout),
+    )
 
 
 def open_ledger(url: str, *, password: str | None = None, patience: timedelta = timedelta(seconds=30)) -> Ledger:

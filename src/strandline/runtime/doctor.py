@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from strandline.ledger import ledger_of
 from strandline.messaging.cluster import Cluster
 from strandline.messaging.connection import connect_to
 from strandline.model.errors import ConfigError, StrandlineError
@@ -18,7 +19,6 @@ from strandline.model.kafka import KafkaAccess
 from strandline.project.config import Project, load_project
 from strandline.runtime.jars import digest_of, locked_jars
 from strandline.runtime.java import SUPPORTED, find_java
-from strandline.runtime.run import ledger_of
 from strandline.runtime.state_backend import state_backend_warnings
 
 _PROVEN = {"pyspark": "4.1.3", "pyiceberg": "0.12"}

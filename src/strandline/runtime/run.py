@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.ledger import Ledger, open_ledger
+from strandline.ledger import Ledger, ledger_of
 from strandline.ledger.records import Attempt, AttemptStatus
 from strandline.model.definition import Pipeline
 from strandline.model.errors import Failure, Fenced, StrandlineError
-from strandline.model.times import parse_duration
 from strandline.project.config import Project
 from strandline.runtime.attending import Hire
 from strandline.runtime.failures import explain_batch_failure
@@ -27,15 +26,6 @@ from strandline.runtime.state_backend import state_backend_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def ledger_of(project: Project) -> Ledger:
-    config = project.profile.ledger
-    return open_ledger(
-        project.ledger_url,
-        password=config.password.resolve() if config.password else None,
-        patience=parse_duration(config.busy_timeout),
-    )
 
 
 def run_pipeline(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.ledger import Ledger
+from strandline.ledger import Ledger, ledger_of
 from strandline.model.definition import Pipeline
 from strandline.project.config import Project
 from strandline.project.loader import load_pipeline
 from strandline.runtime.options import Allowances, AvailableNow, RunLimit
 from strandline.runtime.reporting import Progress
-from strandline.runtime.run import ledger_of, run_pipeline
+from strandline.runtime.run import run_pipeline
 from strandline.runtime.running import RunSummary
 from strandline.runtime.session import catalog_settings, start_session
 from strandline.testing.projects import write_sandbox
