@@ -24,7 +24,7 @@ def test_the_first_strand_has_the_pipelines_name(project: Project) -> None:
 def test_a_new_strand_takes_its_place_in_one_step_and_the_old_one_stays(project: Project) -> None:
     old = current_checkpoint(project, "orders")
     first = old.give_identity()
-    new = empty_place(project, "orders", 7)
+    new = empty_place(project, "orders", 7, "a1b2")
     second = new.give_identity()
 
     assert current_checkpoint(project, "orders").strand() == first
@@ -35,21 +35,14 @@ def test_a_new_strand_takes_its_place_in_one_step_and_the_old_one_stays(project:
     assert current_checkpoint(project, "others").location == project.checkpoint_of("others")
 
 
-def test_what_a_killed_attempt_left_without_an_identity_is_removed(project: Project) -> None:
-    half, whole = empty_place(project, "orders", 7), empty_place(project, "orders", 8)
-    whole.give_identity()
-    half.storage.write("offsets/0", b"x")
-    other = empty_place(project, "orders2", 7)
-    other.storage.write("offsets/0", b"x")
+def test_an_attempt_number_that_was_given_twice_is_another_place(project: Project) -> None:
+    first, second = empty_place(project, "orders", 7, "a1b2"), empty_place(project, "orders", 7, "c3d4")
+    first.give_identity()
 
-    empty_place(project, "orders", 9)
-
-    assert not Path(half.location).exists()
-    assert Path(whole.location).exists()
-    assert Path(other.location).exists()
+    assert not second.exists()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "folder": "orders.7"}', '{"version": 1, "folder": "../elsewhere"}'])
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "folder": "orders.7-a1b2"}', '{"version": 1, "folder": "../elsewhere"}'])
 def test_a_pointer_that_cannot_be_understood_is_never_a_guess(project: Project, content: str) -> None:
     folder = Path(project.checkpoints)
     folder.mkdir(exist_ok=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import strandline as sl
-from strandline.testing import generated_orders
+from strandline.testing import CrashPoint, generated_orders
+
+BATCH_POINTS = list(CrashPoint)[: list(CrashPoint).index(CrashPoint.CLAIMING)]
+"""The points that every batch passes; those after them belong to takeovers, restores and savepoints."""
 
 PER_BATCH = 20
 TOTAL = 240

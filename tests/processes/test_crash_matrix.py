@@ -21,7 +21,7 @@ from . import shop
 
 pytestmark = pytest.mark.process
 
-BATCH_POINTS = [p for p in CrashPoint if p not in (CrashPoint.CLAIMING, CrashPoint.GROUPS_COMMITTED) and not p.value.startswith("topic-")]
+BATCH_POINTS = [p for p in shop.BATCH_POINTS if p is not CrashPoint.GROUPS_COMMITTED and not p.value.startswith("topic-")]
 """Points of a batch that enters tables; Kafka's own are in `test_kafka_matrix`."""
 
 

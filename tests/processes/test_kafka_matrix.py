@@ -19,6 +19,8 @@ from strandline.testing import CrashPoint, assert_chain_unbroken, assert_rows_on
 from strandline.testing.kafka import KafkaForTests
 from strandline.testing.projects import write_sandbox
 
+from .shop import BATCH_POINTS
+
 pytestmark = pytest.mark.process
 
 TOTAL = 300
@@ -26,7 +28,7 @@ PER_BATCH = 20
 
 TABLE_ONLY = {CrashPoint.COMMITTING, CrashPoint.COMMITTED, CrashPoint.OUTCOME_RECORDED}
 TOPIC_ONLY = {CrashPoint.TOPIC_BEGUN, CrashPoint.TOPIC_SENT, CrashPoint.TOPIC_COMMITTED}
-POINTS = [point for point in CrashPoint if point is not CrashPoint.CLAIMING]
+POINTS = BATCH_POINTS
 
 
 class Shop:

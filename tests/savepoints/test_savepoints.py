@@ -12,7 +12,7 @@ import pytest
 
 from strandline.evidence.history import Kind, history_of
 from strandline.ledger.records import SavepointState
-from strandline.model.errors import ChainBroken, NotFound, Refused, SavepointDamaged, UsageError
+from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, Refused, SavepointDamaged, UsageError
 from strandline.model.savepoint import Savepoint
 from strandline.runtime.options import Allowances, AvailableNow, ForBatches
 from strandline.runtime.run import run_pipeline
@@ -360,3 +360,65 @@ def test_a_copy_elsewhere_cannot_be_claimed(shop: Sandbox, tmp_path: Path) -> No
 
     with pytest.raises(UsageError, match="lies outside of this project's savepoints, so it cannot be claimed"):
         restore(shop, str(tmp_path / "copy"), TableChoice.CONTINUE, claim=True)
+
+
+def rolled_back_by_hand(shop: Sandbox, snapshots: int) -> None:
+    target = list(EmbeddedCatalog(shop.project).load("shop.counted").ancestors())[snapshots]
+    shop.sql(f"CALL {{c}}.system.rollback_to_snapshot('shop.counted', {target.id})")
+
+
+def test_a_table_that_lacks_batches_is_never_taken_for_whole(shop: Sandbox) -> None:
+    """Rolled back by hand to batch 0: state of batch 1 or 2 on top of it would lose rows without a word."""
+    shop.run("counted")
+    saved = take(shop)
+    rolled_back_by_hand(shop, 2)
+
+    for batch in (1, 2):
+        with pytest.raises(ChainBroken, match=r"cannot be shown to hold the batches up to \d: it was rolled back without a boundary"):
+            plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, batch, TableChoice.ROLLBACK)
+    with pytest.raises(ChainBroken, match="does not end where the restore goes on: it was rolled back without a boundary"):
+        restore(shop, saved.id, TableChoice.CONTINUE)
+    with pytest.raises(ChainBroken, match="cannot be shown to hold the batches up to 2"):
+        take(shop)
+
+    restore(shop, saved.id, TableChoice.ROLLBACK)  # its own snapshot is kept by the savepoint's tag
+
+    assert_counted(shop, 3)
+
+
+def test_a_table_that_moved_before_it_entered_the_strand_can_be_planned_anew(shop: Sandbox) -> None:
+    shop.run("counted")
+    found = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, TableChoice.ROLLBACK)
+    shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'x', 1)")
+    with pytest.raises(Refused, match="has moved since") as told:
+        shop.run("counted", allow=Allowances(restoration=found.restoration))
+    assert told.value.next_command.startswith("strandline run counted --from-checkpoint 1 --tables rollback")
+
+    again = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, TableChoice.ROLLBACK)
+    shop.run("counted", allow=Allowances(restoration=again.restoration))
+
+    assert_counted(shop, 3)
+
+
+def test_a_table_made_again_is_not_the_one_that_was_saved(shop: Sandbox) -> None:
+    shop.run("counted")
+    saved = take(shop)
+    shop.sql("DROP TABLE {c}.shop.counted PURGE")
+    shop.sql("CREATE TABLE {c}.shop.counted (n bigint, who string, seen bigint) USING iceberg")
+
+    for choice in TableChoice:
+        with pytest.raises(ChainBroken, match="it was dropped and made again"):
+            restore(shop, saved.id, choice)
+
+
+def test_a_damaged_pointer_keeps_nobody_from_restoring(shop: Sandbox) -> None:
+    shop.run("counted")
+    saved = take(shop)
+    (Path(shop.project.checkpoints) / "counted.current.json").write_text("")
+    add_file(shop, 3)
+    with pytest.raises(CheckpointDamaged, match="does not say which checkpoint counts"):
+        shop.run("counted")
+
+    restore(shop, saved.id, TableChoice.CONTINUE)
+
+    assert_counted(shop, 4)

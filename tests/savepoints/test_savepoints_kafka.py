@@ -8,6 +8,7 @@ import pytest
 
 from strandline.model.errors import ChainBroken
 from strandline.runtime.options import Allowances
+from strandline.runtime.strands import Restoration
 from strandline.savepoints.archive import find_archive
 from strandline.savepoints.restoring import TableChoice, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
@@ -58,15 +59,16 @@ def relay(numbers):
     assert relayed() == told() == list(range(20))
     archive = find_archive(sandbox.project, "relay", saved.id)
 
-    def restoration() -> Allowances:
-        found = plan_from_savepoint(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, archive, TableChoice.ROLLBACK)
-        return Allowances(restoration=found.restoration)
+    def restoration(again: frozenset[str] = frozenset()) -> Restoration:
+        found = plan_from_savepoint(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, archive, TableChoice.ROLLBACK, again=again)
+        return found.restoration
 
     with pytest.raises(ChainBroken, match=rf"topic 'kafka:{out}' holds batch .* would be delivered twice") as refused:
-        sandbox.run("relay", allow=restoration())
+        restoration()
     assert refused.value.next_command == f"let it begin again there: add --start-table kafka:{out}"
-    asked = restoration()
-    sandbox.run("relay", allow=Allowances(start_tables=frozenset([f"kafka:{out}"]), restoration=asked.restoration))
+    assert relayed() == list(range(20)), "refused before any table went back"
+    again = frozenset([f"kafka:{out}"])
+    sandbox.run("relay", allow=Allowances(start_tables=again, restoration=restoration(again)))
 
     assert relayed() == list(range(20)), "the table went back and forth again"
     assert told() == sorted([*range(20), *range(10, 20)]), "asked for: the topic got them again"

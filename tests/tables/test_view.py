@@ -217,7 +217,8 @@ def test_since_a_batch_counts_the_pipelines_own_commits_and_what_stands_on_them(
     ]
     view = TableView("shop.orders", {"snapshots": snapshots, "refs": {"main": {"snapshot-id": 7}}})
 
-    assert [s.id for s in view.since_batch("orders", "s1", 1)] == [7, 6, 5, 4]
-    assert [s.id for s in view.since_batch("orders", "s1", 3)] == []
-    assert [s.id for s in view.since_batch("orders", "s1", -1)] == [7, 6, 5, 4, 3, 2, 1]
+    assert [s.id for s in view.since_batch("orders", [("s1", 1)])] == [7, 6, 5, 4]
+    assert [s.id for s in view.since_batch("orders", [("s1", 3)])] == []
+    assert [s.id for s in view.since_batch("orders", [("s1", -1)])] == [7, 6, 5, 4, 3, 2, 1]
+    assert [s.id for s in view.since_batch("orders", [("s2", 5), ("s1", 2)])] == [7, 6], "it has not entered the new strand yet"
     assert [s.id for s in view.lineage(3)] == [3, 2, 1]

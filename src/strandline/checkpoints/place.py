@@ -1,7 +1,7 @@
 """Where a pipeline's checkpoint is.
 
 Every strand has a folder of its own: a process that was declared lost may wake up, and writes into the folder it knows. The first strand
-has the pipeline's name; later ones the number of the attempt that began them behind it. A small file beside them says which one counts, so
+has the pipeline's name; later ones the number and id of the attempt that began them behind it. A small file beside them says which one counts, so
 that a new strand takes its place in one step.
 """
 
@@ -26,7 +26,7 @@ def current_checkpoint(project: Project, pipeline: str) -> Checkpoint:
     try:
         told = json.loads(raw)
         folder = str(told["folder"])
-        if told["version"] > PLACE_VERSION or not re.fullmatch(rf"{re.escape(pipeline)}(\.\d+)?", folder):
+        if told["version"] > PLACE_VERSION or not re.fullmatch(rf"{re.escape(pipeline)}(\.\d+-\w+)?", folder):
             raise ValueError(folder)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointDamaged(
@@ -36,13 +36,9 @@ def current_checkpoint(project: Project, pipeline: str) -> Checkpoint:
     return Checkpoint(storage_at(f"{project.checkpoints}/{folder}"))
 
 
-def empty_place(project: Project, pipeline: str, attempt: int) -> Checkpoint:
-    """A folder for a new strand, which nobody else knows. What a killed attempt left of one, without an identity, is removed."""
-    root = storage_at(project.checkpoints)
-    for name in root.names(""):
-        if re.fullmatch(rf"{re.escape(pipeline)}\.\d+", name) and root.read(f"{name}/metadata") is None:
-            storage_at(f"{project.checkpoints}/{name}").delete_all()
-    return Checkpoint(storage_at(f"{project.checkpoints}/{pipeline}.{attempt}"))
+def empty_place(project: Project, pipeline: str, attempt: int, attempt_id: str) -> Checkpoint:
+    """A folder for a new strand that nobody else knows: numbers may be given twice when a ledger is lost, ids are not."""
+    return Checkpoint(storage_at(f"{project.checkpoints}/{pipeline}.{attempt}-{attempt_id}"))
 
 
 def make_current(project: Project, pipeline: str, checkpoint: Checkpoint) -> None:

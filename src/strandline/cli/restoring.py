@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import typer
@@ -22,6 +23,7 @@ def confirmed_restoration(
     savepoint: str | None,
     batch: int | None,
     tables: str | None,
+    again: Collection[str],
     *,
     new_strand: bool,
     claim: bool,
@@ -56,11 +58,11 @@ def confirmed_restoration(
     ledger = ledger_of(project)
     if savepoint is not None:
         found = plan_from_savepoint(
-            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), TableChoice(tables), claim=claim
+            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), TableChoice(tables), claim=claim, again=again
         )
     else:
         assert batch is not None
-        found = plan_from_checkpoint(project, pipeline, ledger, batch, TableChoice(tables))
+        found = plan_from_checkpoint(project, pipeline, ledger, batch, TableChoice(tables), again=again)
     say = reporter().say
     say("the plan:")
     for line in found.plan.human():

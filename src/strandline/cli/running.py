@@ -80,7 +80,7 @@ def run(
     declared = load_pipeline(project, pipeline)
     watcher = reporter()
     restoration = confirmed_restoration(
-        project, declared, from_savepoint, from_checkpoint, tables, new_strand=new_strand, claim=claim, yes=yes
+        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
     )
     gaps = frozenset(map(Gap.parse, accept_gap or ()))
     summary = run_pipeline(

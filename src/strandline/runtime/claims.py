@@ -101,7 +101,9 @@ class Claims:
             return
         me = self.identity
         found = chain.open()
-        seen = found.witness if found is not None else self._remembered(chain)
+        seen = found.witness if found is not None else self._remembered(chain, me.strand)
+        if seen is None and self.origin is not None:
+            seen = self._remembered(chain, self.origin.parent)
         if seen is not None and seen.holder.attempt >= me.holder.attempt and seen.holder != me.holder:
             raise Fenced(
                 f"attempt {me.holder.attempt} of '{me.pipeline}' may not write to topic '{chain.sink.topic}': attempt {seen.holder.attempt} "
@@ -166,10 +168,10 @@ class Claims:
             if intent.table == chain.name:
                 self.ledger.commits.settle(intent.id, IntentState.COMMITTED if intent.batch <= reached else IntentState.REFUSED)
 
-    def _remembered(self, chain: TopicChain) -> Witness | None:
+    def _remembered(self, chain: TopicChain, strand: str) -> Witness | None:
         """Markers are group offsets, which a cluster forgets when idle. The ledger's word counts if nothing was under way."""
         me = self.identity
-        last = self.ledger.deliveries.last(me.pipeline, me.strand, chain.name)
+        last = self.ledger.deliveries.last(me.pipeline, strand, chain.name)
         if last is None or last.topic_id != chain.topic_id:
             return None
         open_ones = self.ledger.commits.unsettled([IntentState.STAGED, IntentState.UNKNOWN], me.pipeline)
@@ -238,10 +240,16 @@ class Claims:
         at = head.id if head is not None else None
         if start is None or self.origin is None:
             return None
+        if self.checkpoint.next_batch != self.origin.batch + 1:
+            raise ChainBroken(
+                f"table '{chain.sink.name}' should enter the strand at batch {self.origin.batch}, but the checkpoint is at batch "
+                f"{self.checkpoint.next_batch} already: rows before that would be missing from it",
+                next_command=f"strandline run {self.identity.pipeline} --start-table {chain.sink.name}",
+            )
         if at != start.head:
             raise Refused(
                 f"table '{chain.sink.name}' has moved since the restore was planned: its newest snapshot was {start.head}, now it is {at}",
-                next_command=f"strandline run {self.identity.pipeline} --from-savepoint …, which plans anew",
+                next_command=f"strandline run {self.identity.pipeline} --from-checkpoint {self.origin.batch} --tables rollback, which plans anew",
             )
         if start.rollback_to is None or start.rollback_to == at or at is None:
             return None

@@ -52,11 +52,18 @@ class KafkaInputs:
         for reader in self.readers.values():
             reader.accepting = asked | frozenset(known)
 
-    def take_up(self, needed: Offsets, batch: int, witnessed_ids: Mapping[str, str], asked: frozenset[Gap]) -> None:
-        """Every topic must still hold what batch `batch` reads; what does not hold must have been accepted by name."""
+    def take_up(
+        self, needed: Offsets, batch: int, witnessed_ids: Mapping[str, str], asked: frozenset[Gap], parent: str | None = None
+    ) -> None:
+        """Every topic must still hold what batch `batch` reads; what does not hold must have been accepted by name.
+
+        Args:
+            parent: the strand that this one goes on from; its topics are these topics.
+        """
         me = self.identity
-        recorded = {name: facts.id for name, facts in self.ledger.topics.latest(me.pipeline, me.strand).items()}
-        ids = {**witnessed_ids, **recorded}
+        ids = {**witnessed_ids}
+        for strand in (*([parent] if parent else []), me.strand):
+            ids |= {name: facts.id for name, facts in self.ledger.topics.latest(me.pipeline, strand).items()}
         places = dict(needed.sources)
         found = []
         for name, reader in self.readers.items():

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.place import current_checkpoint, empty_place, make_current
+from strandline.checkpoints.storage import storage_at
+from strandline.checkpoints.verification import Answer, verify
 from strandline.ledger import Ledger
 from strandline.ledger.records import Attempt, AttemptStatus, BatchRecord, Intent, IntentState, StagedFile, StrandRecord
 from strandline.messaging.cluster import Cluster
 from strandline.messaging.connection import KafkaConnection, connect_to
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline, TableSink
-from strandline.model.errors import AlreadyRunning, EnvironmentProblem, NotFound
+from strandline.model.errors import AlreadyRunning, CheckpointDamaged, EnvironmentProblem, Fenced, NotFound, StrandlineError
 from strandline.model.fence import latest
 from strandline.model.kafka import TopicSink
 from strandline.model.offsets import ORIGIN, Offsets
@@ -27,6 +29,7 @@ from strandline.project.loader import code_fingerprint
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
 from strandline.runtime.claims import NEW_STRAND, Claims
 from strandline.runtime.dataflow import Dataflow, Output, Role, build
+from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.kafka_inputs import KafkaInputs
 from strandline.runtime.keyed.building import KeyedBuild, check_dropped_state
 from strandline.runtime.keyed.measuring import KeyedMeasures
@@ -111,8 +114,8 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     if state is Liveness.ALIVE and not allow.take_over:
         assert previous is not None
         raise _already_running(previous)
-    checkpoint = current_checkpoint(project, pipeline.name)
     anew = allow.new_strand or allow.restoration is not None
+    checkpoint = _present_checkpoint(project, pipeline.name, anew)
     facts = facts_of(checkpoint) if not anew else CheckpointFacts(checkpoint.location, None, None, 0)
     if not anew:
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
@@ -140,9 +143,12 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         raise _already_running(winner)
     try:
         if anew:
-            checkpoint = _new_place(project, checkpoint, allow.restoration, attempt, reporter)
+            checkpoint = _new_place(project, ledger, checkpoint, allow.restoration, attempt, reporter)
         strand = checkpoint.strand() or checkpoint.give_identity()
         origin = strand_origin(checkpoint)
+    except StrandlineError as error:
+        ledger.attempts.end(attempt, AttemptStatus.FENCED if isinstance(error, Fenced) else AttemptStatus.FAILED, error.message)
+        raise
     except OSError as error:
         ledger.attempts.end(attempt, AttemptStatus.FAILED, str(error))
         raise EnvironmentProblem(
@@ -153,7 +159,18 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
             pipeline.name, strand, "restore", origin.parent, origin.batch, origin.savepoint or None, attempt.number, rfc3339(utc_now())
         )
         ledger.strands.record(record)
-    return Registered(attempt, checkpoint, strand, origin, readers, reason, _witnessed_topics(ours, strand))
+    known = {**(_witnessed_topics(ours, origin.parent) if origin is not None else {}), **_witnessed_topics(ours, strand)}
+    return Registered(attempt, checkpoint, strand, origin, readers, reason, known)
+
+
+def _present_checkpoint(project: Project, pipeline: str, anew: bool) -> Checkpoint:
+    """A new strand needs no word from the old one: a damaged pointer must not keep it from beginning."""
+    try:
+        return current_checkpoint(project, pipeline)
+    except CheckpointDamaged:
+        if not anew:
+            raise
+        return Checkpoint(storage_at(project.checkpoint_of(pipeline)))
 
 
 def _witnessed_topics(views: Sequence[TableView], strand: str) -> dict[str, str]:
@@ -178,14 +195,26 @@ def _why_claim(
     return "ledger-lost" if witnessed > (previous.number if previous else 0) else None
 
 
-def _new_place(project: Project, old: Checkpoint, restoration: Restoration | None, attempt: Attempt, reporter: Reporter) -> Checkpoint:
-    """A checkpoint for a new strand: complete, its identity last, before it takes the place of the old one, which stays as it is."""
-    new = empty_place(project, attempt.pipeline, attempt.number)
+def _new_place(
+    project: Project, ledger: Ledger, old: Checkpoint, restoration: Restoration | None, attempt: Attempt, reporter: Reporter
+) -> Checkpoint:
+    """A checkpoint for a new strand: complete and checked before it takes the place of the old one, which stays as it is."""
+    new = empty_place(project, attempt.pipeline, attempt.number, attempt.id)
     if restoration is not None:
-        restoration.lay_out(new.storage)
-        new.storage.write(STRAND_FILE, restoration.origin.encode())
+        with Heartbeat(ledger, attempt):  # copying may take longer than others believe us alive
+            restoration.lay_out(new.storage)
+            new.storage.write(STRAND_FILE, restoration.origin.encode())
     new.give_identity()
+    if restoration is not None and (found := verify(new, restoration.origin.batch)).answer is not Answer.YES:
+        raise CheckpointDamaged(
+            f"the restored checkpoint {new.location} is not complete: {found.because}", next_command="the same command again"
+        )
     reach(CrashPoint.STRAND_BUILT)
+    if not ledger.attempts.beat(attempt, "{}"):
+        raise Fenced(
+            f"attempt {attempt.number} of '{attempt.pipeline}' was replaced by a newer one before its checkpoint was in place",
+            next_command="strandline status",
+        )
     make_current(project, attempt.pipeline, new)
     reach(CrashPoint.STRAND_PLACED)
     if old.exists():
@@ -220,12 +249,14 @@ def start(
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
-    if registered.origin is not None and ledger.batches.newest(pipeline.name, registered.strand) is None:
+    first = registered.origin is not None and facts.next_batch == registered.origin.batch + 1
+    if registered.origin is not None and first and ledger.batches.newest(pipeline.name, registered.strand) is None:
         place = json.dumps(last.to_json())
         ledger.batches.inherit(
             BatchRecord(pipeline.name, registered.strand, registered.origin.batch, attempt.number, place, place, last.digest, {})
         )
-    inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps)
+    parent = registered.origin.parent if registered.origin is not None else None
+    inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps, parent)
     claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow, registered.origin)
     ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in dataflow.outputs if output.sink])
     topics = [(output, _open_topic(project, pipeline.name, output)) for output in dataflow.outputs if isinstance(output.sink, TopicSink)]

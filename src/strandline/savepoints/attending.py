@@ -94,7 +94,9 @@ class SavepointKeeper:
             self.ledger.requests.report(request.id, text)
 
         try:
-            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, say).take(Wish.decode(request.wish))
+            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, say, self.started.checkpoint).take(
+                Wish.decode(request.wish)
+            )
             answer = {"savepoint": saved.id}
             self.reporter.say(f"savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
         except StrandlineError as error:
@@ -109,7 +111,9 @@ class SavepointKeeper:
         name, policy = self.started.pipeline.name, self.started.pipeline.savepoint
         assert policy is not None
         try:
-            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, lambda text: None).take(Wish(BY_SCHEDULE))
+            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, lambda text: None, self.started.checkpoint).take(
+                Wish(BY_SCHEDULE)
+            )
             self.reporter.say(f"scheduled savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
             for old in superseded(policy, self.ledger.savepoints.of_pipeline(name), utc_now()):
                 dispose(self.project, name, old.id, self.ledger, self.tags, by=BY_SCHEDULE)

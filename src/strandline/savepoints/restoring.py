@@ -6,7 +6,7 @@ The plan is made from files alone and is what the apply does: a table that has m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,8 +27,9 @@ from strandline.project.config import Project
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
+from strandline.savepoints.holding import links_of, why_not
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import MAIN, Snapshot, TableView
+from strandline.tables.view import MAIN, Link, Snapshot, TableView
 
 _IDENTITY = ("metadata", STRAND_FILE)
 """Files that belong to the old strand alone."""
@@ -60,7 +61,7 @@ class TablePlan:
 
     @property
     def start(self) -> TableStart:
-        return TableStart(self.head, self.target if self.leaving else None)
+        return TableStart(self.head, self.target if self.target != self.head else None)
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ class RestorePlan:
 
 
 def _told(plan: TablePlan) -> str:
-    if not plan.leaving:
+    if plan.target == plan.head:
         where = f"on snapshot {plan.head}" if plan.head is not None else "into it, which is empty"
         return f"table {plan.table}: nothing leaves it; a boundary is put {where}"
-    first, last = plan.batches_leaving or (0, 0)
-    batches = f"batch {first}" if first == last else f"batches {first}–{last}"
+    first, last = plan.batches_leaving or (None, None)
+    batches = f" of batch {first}" if first == last else f" of batches {first}–{last}"
     foreign = f", {len(plan.foreign_leaving)} of them written by others" if plan.foreign_leaving else ""
     return (
-        f"table {plan.table}: goes back from snapshot {plan.head} to {plan.target}: {plan.rows_leaving} rows of {batches} leave it "
+        f"table {plan.table}: goes back from snapshot {plan.head} to {plan.target}: {plan.rows_leaving} rows{batches if plan.batches_leaving else ''} leave it "
         f"({len(plan.leaving)} snapshots{foreign}), {plan.rows_returning} return; a tag keeps what leaves"
     )
 
@@ -125,9 +126,20 @@ class Restore:
 
 
 def plan_from_savepoint(
-    project: Project, pipeline: Pipeline, ledger: Ledger, archive: Archive, choice: TableChoice, *, claim: bool = False
+    project: Project,
+    pipeline: Pipeline,
+    ledger: Ledger,
+    archive: Archive,
+    choice: TableChoice,
+    *,
+    claim: bool = False,
+    again: Collection[str] = (),
 ) -> Restore:
-    """Every file is checked against the manifest first: nothing is planned on a damaged savepoint."""
+    """Every file is checked against the manifest first: nothing is planned on a damaged savepoint.
+
+    Args:
+        again: outputs that may begin at the restored batch, whatever they hold.
+    """
     saved = archive.read()
     if saved.pipeline != pipeline.name:
         raise UsageError(
@@ -159,10 +171,20 @@ def plan_from_savepoint(
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
     )
-    return _plan(project, pipeline, source, choice, claim, {table.name: table.snapshot for table in saved.tables})
+    catalog = EmbeddedCatalog(project)
+    for table in saved.tables:
+        view = catalog.find(table.name)
+        if view is not None and view.uuid != table.uuid and table.name not in again:
+            raise ChainBroken(
+                f"table '{table.name}' is another one than when savepoint {saved.id} was taken: it was dropped and made again",
+                next_command=f"strandline history {table.name}",
+            )
+    return _plan(project, pipeline, ledger, source, choice, again, claim, {table.name: table.snapshot for table in saved.tables})
 
 
-def plan_from_checkpoint(project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, choice: TableChoice) -> Restore:
+def plan_from_checkpoint(
+    project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, choice: TableChoice, *, again: Collection[str] = ()
+) -> Restore:
     """The same from a batch that the checkpoint still keeps."""
     checkpoint = current_checkpoint(project, pipeline.name)
     completed, strand = checkpoint.completed(), checkpoint.strand()
@@ -201,16 +223,26 @@ def plan_from_checkpoint(project: Project, pipeline: Pipeline, ledger: Ledger, b
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
     )
-    return _plan(project, pipeline, source, choice, False, {})
+    return _plan(project, pipeline, ledger, source, choice, again, False, {})
 
 
 def _plan(
-    project: Project, pipeline: Pipeline, source: _Source, choice: TableChoice, claim: bool, saved: Mapping[str, int | None]
+    project: Project,
+    pipeline: Pipeline,
+    ledger: Ledger,
+    source: _Source,
+    choice: TableChoice,
+    again: Collection[str],
+    claim: bool,
+    saved: Mapping[str, int | None],
 ) -> Restore:
     catalog = EmbeddedCatalog(project)
     side = f"{pipeline.side_table_base}__"
     ours = [name for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
-    tables = tuple(_table_plan(catalog.load(name), pipeline.name, source, choice, saved.get(name)) for name in ours)
+    links = links_of(ledger, pipeline.name, source.strand, source.batch)
+    _check_deliveries(pipeline, ledger, links, again)
+    planner = _Planner(pipeline.name, ledger, source, links, choice)
+    tables = tuple(planner.plan(catalog.load(name), saved.get(name)) for name in ours if name not in again)
     shown = RestorePlan(
         pipeline.name, source.strand, source.batch, source.savepoint, source.positions, len(source.files), source.size, tables
     )
@@ -218,76 +250,101 @@ def _plan(
     return Restore(shown, Restoration(origin, source.lay_out))
 
 
-def _table_plan(view: TableView, pipeline: str, source: _Source, choice: TableChoice, saved: int | None) -> TablePlan:
-    head = next(view.ancestors(), None)
-    at = head.id if head is not None else None
-    if choice is TableChoice.CONTINUE:
-        _check_continues(view, pipeline, source)
-        return TablePlan(view.name, choice, at, at)
-    target = _target(view, pipeline, source, saved)
-    nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
-    if target == at or nothing_came:
-        return TablePlan(view.name, choice, at, at)
-    if target is None or target not in view.snapshots:
-        kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
-        raise ChainBroken(
-            f"table '{view.name}' cannot go back to batch {source.batch}: it {kept}",
-            next_command=f"strandline history {view.name}",
+def _check_deliveries(pipeline: Pipeline, ledger: Ledger, links: Sequence[Link], again: Collection[str]) -> None:
+    """Before any table goes back: rows in a topic cannot."""
+    strand, batch = links[0]
+    for output in pipeline.outputs():
+        last = ledger.deliveries.last(pipeline.name, strand, output)
+        if last is not None and last.batch > batch and output not in again:
+            raise ChainBroken(
+                f"topic '{output}' holds batch {last.batch} of strand {strand}, and batch {batch} is restored: the rows in between cannot be "
+                "taken back and would be delivered twice",
+                next_command=f"let it begin again there: add --start-table {output}",
+            )
+
+
+@dataclass(frozen=True)
+class _Planner:
+    pipeline: str
+    ledger: Ledger
+    source: _Source
+    links: Sequence[Link]
+    choice: TableChoice
+
+    def plan(self, view: TableView, saved: int | None) -> TablePlan:
+        at = view.refs.get(MAIN)
+        if self.choice is TableChoice.CONTINUE:
+            self._check_continues(view, at)
+            return TablePlan(view.name, self.choice, at, at)
+        target = self._target(view, saved)
+        nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
+        if saved is None or target != saved:
+            self._check_holds(view, target, saved)
+        if target == at or nothing_came:
+            return TablePlan(view.name, self.choice, at, at)
+        if target is None or target not in view.snapshots:
+            kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
+            raise ChainBroken(
+                f"table '{view.name}' cannot go back to batch {self.source.batch}: it {kept}",
+                next_command=f"drop table {view.name}, then the same command with --start-table {view.name}",
+            )
+        kept_ids, left_ids = ({s.id for s in view.lineage(snapshot)} for snapshot in (target, at))
+        leaving = [s for s in view.ancestors() if s.id not in kept_ids]
+        stamps = [s.stamp for s in leaving if s.stamp is not None and s.stamp.pipeline == self.pipeline and s.stamp.rows]
+        batches = [stamp.batch for stamp in stamps] + [stamp.batch_first for stamp in stamps]
+        return TablePlan(
+            view.name,
+            self.choice,
+            at,
+            target,
+            tuple(snapshot.id for snapshot in leaving),
+            sum(map(_added, leaving)),
+            sum(_added(s) for s in view.lineage(target) if s.id not in left_ids),
+            (min(batches), max(batches)) if batches else None,
+            tuple(s.id for s in leaving if s.operation != "replace" and (s.stamp is None or s.stamp.pipeline != self.pipeline)),
         )
-    kept_ids, left_ids = ({s.id for s in view.lineage(snapshot)} for snapshot in (target, at))
-    leaving = [s for s in view.ancestors() if s.id not in kept_ids]
-    stamps = [s.stamp for s in leaving if s.stamp is not None and s.stamp.pipeline == pipeline and s.stamp.rows]
-    batches = [stamp.batch for stamp in stamps] + [stamp.batch_first for stamp in stamps]
-    return TablePlan(
-        view.name,
-        choice,
-        at,
-        target,
-        tuple(snapshot.id for snapshot in leaving),
-        sum(map(_added, leaving)),
-        sum(_added(s) for s in view.lineage(target) if s.id not in left_ids),
-        (min(batches), max(batches)) if batches else None,
-        tuple(s.id for s in leaving if s.stamp is None and s.operation != "replace"),
-    )
 
+    def _target(self, view: TableView, saved: int | None) -> int | None:
+        """The table as it was after the batch, with what others did to it before the pipeline's next commit.
 
-def _target(view: TableView, pipeline: str, source: _Source, saved: int | None) -> int | None:
-    """The table as it was after the batch, with what others did to it before the pipeline's next commit.
-
-    A savepoint names its snapshot. It may lie on a chain that was left since; then it alone is right.
-    """
-    later = view.since_batch(pipeline, source.strand, source.batch)
-    on_main = later[-1].parent_id if later else view.refs.get(MAIN)
-    if saved is None:
-        return on_main
-    for snapshot in view.lineage(on_main):
-        if snapshot.id == saved:
+        A savepoint names its snapshot. It may lie on a chain that was left since; then it alone is right.
+        """
+        later = view.since_batch(self.pipeline, self.links)
+        on_main = later[-1].parent_id if later else view.refs.get(MAIN)
+        if saved is None:
             return on_main
-        if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
-            break
-    return saved
+        for snapshot in view.lineage(on_main):
+            if snapshot.id == saved:
+                return on_main
+            if snapshot.stamp is not None and snapshot.stamp.pipeline == self.pipeline:
+                break
+        return saved
+
+    def _check_holds(self, view: TableView, target: int | None, saved: int | None) -> None:
+        """A snapshot that a savepoint names was checked when it was taken; any other must be shown to hold the batches."""
+        if saved is not None and any(snapshot.id == saved for snapshot in view.lineage(target)):
+            return
+        if reason := why_not(view, target, self.pipeline, self.links, self.ledger):
+            raise ChainBroken(
+                f"table '{view.name}' cannot be shown to hold the batches up to {self.source.batch}: {reason}",
+                next_command=f"strandline history {view.name}",
+            )
+
+    def _check_continues(self, view: TableView, at: int | None) -> None:
+        """Only a table that ends exactly where the savepoint does can go on without losing or doubling a row."""
+        seen = latest(view.mark(self.pipeline), view.newest_stamp(self.pipeline))
+        named = f"--from-savepoint {self.source.savepoint}" if self.source.savepoint else f"--from-checkpoint {self.source.batch}"
+        again = f"strandline run {self.pipeline} {named} --tables rollback"
+        if seen is not None and seen.strand == self.source.strand and seen.batch > self.source.batch:
+            after = seen.end.human(self.source.positions) if seen.end is not None else f"batches {self.source.batch + 1}–{seen.batch}"
+            raise ChainBroken(
+                f"table '{view.name}' is ahead of what is restored: it holds batch {seen.batch}, the restore goes on after batch "
+                f"{self.source.batch}; {after} would be doubled",
+                next_command=again,
+            )
+        if reason := why_not(view, at, self.pipeline, self.links, self.ledger):
+            raise ChainBroken(f"table '{view.name}' does not end where the restore goes on: {reason}", next_command=again)
 
 
 def _added(snapshot: Snapshot) -> int:
     return 0 if snapshot.operation == "replace" else snapshot.count("added-records")
-
-
-def _check_continues(view: TableView, pipeline: str, source: _Source) -> None:
-    """Only a table that ends exactly where the savepoint does can go on without losing or doubling a row."""
-    seen = latest(view.mark(pipeline), view.newest_stamp(pipeline))
-    named = f"--from-savepoint {source.savepoint}" if source.savepoint else f"--from-checkpoint {source.batch}"
-    again = f"strandline run {pipeline} {named} --tables rollback"
-    if seen is None or (seen.strand == source.strand and seen.batch <= source.batch):
-        return
-    if seen.strand == source.strand:
-        after = seen.end.human(source.positions) if seen.end is not None else f"batches {source.batch + 1}–{seen.batch}"
-        raise ChainBroken(
-            f"table '{view.name}' is ahead of what is restored: it holds batch {seen.batch}, the restore goes on after batch {source.batch}; "
-            f"{after} would be doubled",
-            next_command=again,
-        )
-    raise ChainBroken(
-        f"table '{view.name}' was last written by strand {seen.strand} (batch {seen.batch}), the savepoint is of strand {source.strand}: "
-        "what lies between them cannot be told",
-        next_command=again,
-    )

@@ -30,7 +30,7 @@ from strandline.ledger import Ledger
 from strandline.ledger.records import SavepointRecord, SavepointState
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline
-from strandline.model.errors import CheckpointDamaged, CheckpointVanished, NotFound, UsageError
+from strandline.model.errors import ChainBroken, CheckpointDamaged, CheckpointVanished, NotFound, Refused, UsageError
 from strandline.model.offsets import Offsets
 from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType
 from strandline.model.sizes import human_bytes
@@ -40,6 +40,7 @@ from strandline.runtime.jars import locked_jars
 from strandline.runtime.keyed.records import operator_records
 from strandline.runtime.liveness import process_is_gone, this_process
 from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
+from strandline.savepoints.holding import links_of, why_not
 from strandline.savepoints.removing import Tagger, remove
 from strandline.tables.catalog import EmbeddedCatalog
 
@@ -81,6 +82,8 @@ class Taker:
     ledger: Ledger
     tagger: Tagger
     say: Say
+    checkpoint: Checkpoint | None = None
+    """The one to read; without it, the one that counts now."""
 
     def take(self, wish: Wish) -> Savepoint:
         self.settle_leftovers()
@@ -104,7 +107,7 @@ class Taker:
                 self.ledger.savepoints.complete(record.id, hashlib.sha256(raw).hexdigest(), Savepoint.decode(raw, record.location).size)
 
     def _take(self, wish: Wish) -> Savepoint:
-        checkpoint = current_checkpoint(self.project, self.pipeline.name)
+        checkpoint = self.checkpoint or current_checkpoint(self.project, self.pipeline.name)
         strand = checkpoint.strand()
         if strand is None or not checkpoint.completed():
             raise NotFound(
@@ -136,6 +139,7 @@ class Taker:
             reach(CrashPoint.SAVEPOINT_TAGGED, batch)
             files = self._copy(checkpoint, batch, archive)
             reach(CrashPoint.SAVEPOINT_COPIED, batch)
+            self._still_wanted(savepoint.id)
             complete = Savepoint(**{**vars(savepoint), "files": tuple(files)})
             digest = archive.seal(complete)
             reach(CrashPoint.SAVEPOINT_SEALED, batch)
@@ -203,13 +207,19 @@ class Taker:
             if name not in self.pipeline.tables() and not name.startswith(side):
                 continue
             view = catalog.load(name)
-            later = view.since_batch(self.pipeline.name, strand, batch)
+            links = links_of(self.ledger, self.pipeline.name, strand, batch)
+            later = view.since_batch(self.pipeline.name, links)
             current = next(view.ancestors(), None)
             at = later[-1].parent_id if later else (current.id if current is not None else None)
             if at is not None and at not in view.snapshots:
                 raise NotFound(
                     f"table '{name}' no longer keeps its snapshot of batch {batch}: it has expired",
                     next_command=f"strandline savepoint create {self.pipeline.name}",
+                )
+            if reason := why_not(view, at, self.pipeline.name, links, self.ledger):
+                raise ChainBroken(
+                    f"table '{name}' cannot be shown to hold the batches up to {batch}: {reason}",
+                    next_command=f"strandline run {self.pipeline.name}, which says what does not agree",
                 )
             schema = view.schema_id_of(at) if at is not None else None
             found.append(SavedTable(name, view.uuid, at, current.id if current is not None else None, schema))
@@ -227,7 +237,7 @@ class Taker:
         kept, size = [], 0
         needed = needed_by(checkpoint, batch)
         for number, file in enumerate(needed, 1):
-            content = checkpoint.storage.read(file.path)
+            content = None if file.problem is not None else checkpoint.storage.read(file.path)
             if content is None:
                 raise CheckpointVanished(
                     f"checkpoint file {file.path} vanished while it was copied: the pipeline no longer keeps that batch",
@@ -238,6 +248,12 @@ class Taker:
             if number % 50 == 0 or number == len(needed):
                 self.say(f"{number} of {len(needed)} files, {human_bytes(size)}")
         return kept
+
+    def _still_wanted(self, savepoint: str) -> None:
+        """Whoever slept while it was disposed of must not seal it."""
+        record = self.ledger.savepoints.get(savepoint)
+        if record is None or record.state is not SavepointState.CREATING:
+            raise Refused(f"savepoint {savepoint} was disposed of while it was being made", next_command="strandline savepoint create")
 
     def _undo(self, record: SavepointRecord, reason: str) -> None:
         remove(self.project, self.pipeline.name, record.id, self.tagger)

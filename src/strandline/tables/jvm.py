@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+FOR_EVER = 2**63 - 1
+"""Milliseconds: a table may let its refs expire by age, ours only go when somebody removes them."""
+
 MERGE_MANIFESTS_AT = 100
 """A fast append adds one manifest and is some 15 ms faster; at this many the next commit merges them into one, so
 that the list which every commit rewrites, and every reader plans from, stays short."""
@@ -140,8 +143,11 @@ class JvmTable:
         transaction = self._table.newTransaction()
         view = transaction.table()
         if rollback is not None:
+            if int(view.currentSnapshot().snapshotId()) != rollback.leaving:  # a transaction begins with a fresh look
+                raise CommitConflict("main moved")
             try:
-                transaction.manageSnapshots().createTag(rollback.keep_as, rollback.leaving).setCurrentSnapshot(rollback.to).commit()
+                manage = transaction.manageSnapshots().createTag(rollback.keep_as, rollback.leaving)
+                manage.setMaxRefAgeMs(rollback.keep_as, FOR_EVER).setCurrentSnapshot(rollback.to).commit()
             except JAVA_ERRORS as error:
                 raise _classify(error, None) from error
         append = transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
@@ -186,7 +192,7 @@ class JvmTable:
         if known is not None and int(known.snapshotId()) == snapshot:
             return
         try:
-            self._table.manageSnapshots().createTag(name, snapshot).commit()
+            self._table.manageSnapshots().createTag(name, snapshot).setMaxRefAgeMs(name, FOR_EVER).commit()
         except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()

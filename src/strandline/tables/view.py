@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from strandline.model.fence import NEVER
 from strandline.model.stamp import MARK_PREFIX, Stamp, Witness, decode_mark, mark_key
 
 MAIN = "main"
+
+Link: TypeAlias = tuple[str, int]
+"""A strand, and one of its batches."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,10 @@ class TableView:
         schema = next(schema for schema in self._metadata["schemas"] if schema["schema-id"] == wanted)
         return tuple(field["name"] for field in schema["fields"])
 
-    def since_batch(self, pipeline: str, strand: str, batch: int, branch: str = MAIN) -> list[Snapshot]:
+    def since_batch(self, pipeline: str, links: Sequence[Link], branch: str = MAIN) -> list[Snapshot]:
         """Snapshots on top of the table as it was after a batch of a strand and before the next one, newest first.
+
+        The strand's parents count as it does, each up to the batch where it was left: a table may not have entered the strand yet.
 
         Compactions and foreign commits in between belong to the table after the batch, until the pipeline's own next commit.
         """
@@ -117,7 +122,7 @@ class TableView:
         for snapshot in self.ancestors(branch):
             stamp = snapshot.stamp
             if stamp is not None and stamp.pipeline == pipeline:
-                if stamp.strand == strand and stamp.batch <= batch:
+                if any(stamp.strand == strand and stamp.batch <= batch for strand, batch in links):
                     break
                 above, found = [], [*found, *above, snapshot]
             else:
