@@ -19,7 +19,7 @@ def links_of(ledger: Ledger, pipeline: str, strand: str, batch: int) -> tuple[Li
     found = [(strand, batch)]
     known = ledger.strands.get(pipeline, strand)
     while known is not None and known.parent is not None and known.parent_batch is not None and known.parent not in dict(found):
-        found.append((known.parent, min(known.parent_batch, found[-1][1]) if len(found) > 1 else known.parent_batch))
+        found.append((known.parent, known.parent_batch))
         known = ledger.strands.get(pipeline, known.parent)
     return tuple(found)
 
