@@ -28,7 +28,7 @@ def run(
     batches: Annotated[int | None, typer.Option("--batches", help="Run so many batches.", min=1)] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Fence an attempt that still seems alive, and go on.")] = False,
     new_strand: Annotated[
-        bool, typer.Option("--new-strand", help="Set the checkpoint aside and read the sources from the start, on top of the tables.")
+        bool, typer.Option("--new-strand", help="Begin a new checkpoint and read the sources from the start, on top of the tables.")
     ] = False,
     start_table: Annotated[
         list[str] | None,

@@ -205,6 +205,11 @@ class Pipeline:
         """Side tables (late rows, quarantine) are named after the first table the pipeline writes."""
         return next(iter(self.tables()), None)
 
+    def writes(self, table: str) -> bool:
+        """Is it one of this pipeline's tables, its side tables included?"""
+        base = self.side_table_base
+        return table in self.tables() or (base is not None and table.startswith(f"{base}__"))
+
 
 SINGLE = "output"
 """Name of the only output of a pipeline whose function returns one DataFrame."""

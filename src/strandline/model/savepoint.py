@@ -21,10 +21,9 @@ TAG_PREFIX = "strandline-savepoint-"
 
 
 class SavepointType(str, Enum):
-    """How state is kept: as Spark's own files, or decoded."""
+    """How state is kept."""
 
-    NATIVE = "native"
-    CANONICAL = "canonical"
+    NATIVE = "native"  # as Spark's own files
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,8 @@ class Savepoint:
                 f"{where} has version {version}, written by a newer strandline; this one reads up to {SAVEPOINT_VERSION}",
                 next_command="pip install --upgrade strandline",
             )
+        if content.get("type") not in [known.value for known in SavepointType]:
+            raise _damaged(where, f"its type '{content.get('type')}' is not one that this strandline knows")
         told = content.pop("sha256", None)
         if told != _digest({"version": version, **content}):
             raise _damaged(where, "its content is not what its digest says")

@@ -103,8 +103,7 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     readers = readers_of(project, pipeline)
     for reader in readers.values():
         reader.check()
-    side = f"{pipeline.side_table_base}__"
-    if unknown := {name for name in allow.start_tables if name not in pipeline.outputs() and not name.startswith(side)}:
+    if unknown := {name for name in allow.start_tables if name not in pipeline.outputs() and not pipeline.writes(name)}:
         raise NotFound(
             f"pipeline '{pipeline.name}' writes {', '.join(pipeline.outputs())}, not {', '.join(sorted(unknown))}",
             next_command=f"strandline run {pipeline.name} --start-table {pipeline.outputs()[0]}",
@@ -120,7 +119,7 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     if not anew:
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
     catalog = EmbeddedCatalog(project)
-    ours = [catalog.load(name) for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
+    ours = [catalog.load(name) for name in filter(pipeline.writes, catalog.tables())]
     if not anew and facts.strand is None:
         for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
             check_table(

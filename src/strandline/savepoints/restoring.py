@@ -15,18 +15,17 @@ from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.requirements import needed_by
 from strandline.checkpoints.state_files import relocate_operator
 from strandline.checkpoints.storage import Storage
-from strandline.checkpoints.verification import Answer, newest_restartable, verify
 from strandline.ledger import Ledger
 from strandline.model.definition import Pipeline
-from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, SavepointDamaged, UsageError
+from strandline.model.errors import ChainBroken, CheckpointDamaged, SavepointDamaged, UsageError
 from strandline.model.fence import latest
 from strandline.model.offsets import Offsets
-from strandline.model.savepoint import SavepointType
 from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
+from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN, Link, Snapshot, TableView
@@ -146,10 +145,6 @@ def plan_from_savepoint(
             f"savepoint {saved.id} belongs to pipeline '{saved.pipeline}', not to '{pipeline.name}'",
             next_command=f"strandline savepoint list {pipeline.name}",
         )
-    if saved.type is not SavepointType.NATIVE:
-        raise UsageError(
-            f"savepoint {saved.id} is {saved.type.value}; only native ones can be restored", next_command="strandline savepoint list"
-        )
     if claim and archive.location != archive_of(project, pipeline.name, saved.id).location:
         raise UsageError(
             f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
@@ -187,24 +182,7 @@ def plan_from_checkpoint(
 ) -> Restore:
     """The same from a batch that the checkpoint still keeps."""
     checkpoint = current_checkpoint(project, pipeline.name)
-    completed, strand = checkpoint.completed(), checkpoint.strand()
-    if strand is None or batch not in completed:
-        kept = (str(completed[0]) if len(completed) == 1 else f"{completed[0]}–{completed[-1]}") if completed else "none"
-        raise NotFound(
-            f"batch {batch} is not a completed batch of the checkpoint of '{pipeline.name}'; it keeps {kept}",
-            next_command=f"strandline checkpoint list {pipeline.name}",
-        )
-    found = verify(checkpoint, batch)
-    if found.answer is not Answer.YES:
-        other = newest_restartable(checkpoint, before=batch)
-        hint = f"strandline run {pipeline.name} --from-checkpoint {other}" if other is not None else "restore the file from a copy"
-        raise CheckpointDamaged(f"a restart from batch {batch} is not possible: {found.because}", next_command=hint)
-    known = ledger.batches.get(pipeline.name, strand, batch)
-    if known is None:
-        raise NotFound(
-            f"the ledger does not know batch {batch} of strand {strand}, so its positions cannot be told",
-            next_command=f"strandline checkpoint show {pipeline.name} {batch}",
-        )
+    strand, known = restartable(checkpoint, ledger, pipeline.name, batch, f"strandline run {pipeline.name} --from-checkpoint")
     content: dict[str, Callable[[], bytes]] = {}
     needed = needed_by(checkpoint, batch)
     for file in needed:
@@ -237,8 +215,7 @@ def _plan(
     saved: Mapping[str, int | None],
 ) -> Restore:
     catalog = EmbeddedCatalog(project)
-    side = f"{pipeline.side_table_base}__"
-    ours = [name for name in catalog.tables() if name in pipeline.tables() or name.startswith(side)]
+    ours = filter(pipeline.writes, catalog.tables())
     links = links_of(ledger, pipeline.name, source.strand, source.batch)
     _check_deliveries(pipeline, ledger, links, again)
     planner = _Planner(pipeline.name, ledger, source, links, choice)
@@ -309,8 +286,7 @@ class _Planner:
 
         A savepoint names its snapshot. It may lie on a chain that was left since; then it alone is right.
         """
-        later = view.since_batch(self.pipeline, self.links)
-        on_main = later[-1].parent_id if later else view.refs.get(MAIN)
+        on_main = view.after_batch(self.pipeline, self.links)
         if saved is None:
             return on_main
         for snapshot in view.lineage(on_main):

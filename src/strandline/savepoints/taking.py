@@ -25,12 +25,11 @@ from typing import Any
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.requirements import needed_by
-from strandline.checkpoints.verification import Answer, newest_restartable, verify
 from strandline.ledger import Ledger
-from strandline.ledger.records import SavepointRecord, SavepointState
+from strandline.ledger.records import BatchRecord, SavepointRecord, SavepointState
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline
-from strandline.model.errors import ChainBroken, CheckpointDamaged, CheckpointVanished, NotFound, Refused, UsageError
+from strandline.model.errors import ChainBroken, CheckpointVanished, NotFound, Refused
 from strandline.model.offsets import Offsets
 from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType
 from strandline.model.sizes import human_bytes
@@ -40,9 +39,11 @@ from strandline.runtime.jars import locked_jars
 from strandline.runtime.keyed.records import operator_records
 from strandline.runtime.liveness import process_is_gone, this_process
 from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
+from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
 from strandline.savepoints.removing import Tagger, remove
 from strandline.tables.catalog import EmbeddedCatalog
+from strandline.tables.view import MAIN
 
 TAKE_TRIES = 3
 """A running pipeline may let go of an old batch while it is copied; a newer one is taken then."""
@@ -108,14 +109,10 @@ class Taker:
 
     def _take(self, wish: Wish) -> Savepoint:
         checkpoint = self.checkpoint or current_checkpoint(self.project, self.pipeline.name)
-        strand = checkpoint.strand()
-        if strand is None or not checkpoint.completed():
-            raise NotFound(
-                f"pipeline '{self.pipeline.name}' has completed no batch yet, so there is nothing to save",
-                next_command=f"strandline run {self.pipeline.name}",
-            )
-        batch = self._verified(checkpoint, wish.at)
-        savepoint = self._facts(wish, checkpoint, strand, batch)
+        name = self.pipeline.name
+        strand, known = restartable(checkpoint, self.ledger, name, wish.at, f"strandline savepoint create {name} --at")
+        batch = known.batch
+        savepoint = self._facts(wish, checkpoint, known)
         archive = archive_of(self.project, self.pipeline.name, savepoint.id)
         record = SavepointRecord(
             savepoint.id,
@@ -150,30 +147,11 @@ class Taker:
         self.ledger.events.add(self.pipeline.name, "savepoint", f"{savepoint.id} of batch {batch}", savepoint.attempt)
         return complete
 
-    def _verified(self, checkpoint: Checkpoint, at: int | None) -> int:
-        completed = checkpoint.completed()
-        batch = completed[-1] if at is None else at
-        if batch not in completed:
-            kept = f"batches {completed[0]}–{completed[-1]}" if len(completed) > 1 else f"batch {completed[0]}"
-            raise UsageError(
-                f"batch {batch} is not a completed batch of the checkpoint; it keeps {kept}",
-                next_command=f"strandline checkpoint list {self.pipeline.name}",
-            )
-        found = verify(checkpoint, batch)
-        if found.answer is Answer.YES:
-            return batch
-        other = newest_restartable(checkpoint, before=batch)
-        hint = f"strandline savepoint create {self.pipeline.name} --at {other}" if other is not None else "restore the file from a copy"
-        raise CheckpointDamaged(f"a restart from batch {batch} is not possible ({found.because}), so it cannot be saved", next_command=hint)
-
-    def _facts(self, wish: Wish, checkpoint: Checkpoint, strand: str, batch: int) -> Savepoint:
-        known = self.ledger.batches.get(self.pipeline.name, strand, batch)
+    def _facts(self, wish: Wish, checkpoint: Checkpoint, known: BatchRecord) -> Savepoint:
+        strand, batch = known.strand, known.batch
         plan = checkpoint.plan(batch)
-        if known is None or plan is None:
-            raise NotFound(
-                f"the ledger does not know batch {batch} of strand {strand}, so its positions cannot be told",
-                next_command=f"strandline run {self.pipeline.name} --batches 1, then take the savepoint",
-            )
+        if plan is None:
+            raise self._vanished(f"offsets/{batch}")
         attempt = self.ledger.attempts.get(self.pipeline.name, known.attempt)
         keyed = operator_records(checkpoint)
         operators = [record.as_json() for record in keyed.values()] + native_operators(checkpoint, batch, keyed)
@@ -201,16 +179,11 @@ class Taker:
 
     def _tables(self, strand: str, batch: int) -> tuple[SavedTable, ...]:
         catalog = EmbeddedCatalog(self.project)
-        side = f"{self.pipeline.side_table_base}__"
+        links = links_of(self.ledger, self.pipeline.name, strand, batch)
         found = []
-        for name in catalog.tables():
-            if name not in self.pipeline.tables() and not name.startswith(side):
-                continue
+        for name in filter(self.pipeline.writes, catalog.tables()):
             view = catalog.load(name)
-            links = links_of(self.ledger, self.pipeline.name, strand, batch)
-            later = view.since_batch(self.pipeline.name, links)
-            current = next(view.ancestors(), None)
-            at = later[-1].parent_id if later else (current.id if current is not None else None)
+            at = view.after_batch(self.pipeline.name, links)
             if at is not None and at not in view.snapshots:
                 raise NotFound(
                     f"table '{name}' no longer keeps its snapshot of batch {batch}: it has expired",
@@ -222,7 +195,7 @@ class Taker:
                     next_command=f"strandline run {self.pipeline.name}, which says what does not agree",
                 )
             schema = view.schema_id_of(at) if at is not None else None
-            found.append(SavedTable(name, view.uuid, at, current.id if current is not None else None, schema))
+            found.append(SavedTable(name, view.uuid, at, view.refs.get(MAIN), schema))
         return tuple(found)
 
     def _topics(self, strand: str, batch: int) -> tuple[SavedTopic, ...]:
@@ -239,15 +212,18 @@ class Taker:
         for number, file in enumerate(needed, 1):
             content = None if file.problem is not None else checkpoint.storage.read(file.path)
             if content is None:
-                raise CheckpointVanished(
-                    f"checkpoint file {file.path} vanished while it was copied: the pipeline no longer keeps that batch",
-                    next_command=f"strandline savepoint create {self.pipeline.name}",
-                )
+                raise self._vanished(file.path)
             kept.append(archive.keep(CHECKPOINT + file.path, file.kind.value, content))
             size += len(content)
             if number % 50 == 0 or number == len(needed):
                 self.say(f"{number} of {len(needed)} files, {human_bytes(size)}")
         return kept
+
+    def _vanished(self, path: str) -> CheckpointVanished:
+        return CheckpointVanished(
+            f"checkpoint file {path} vanished while it was copied: the pipeline no longer keeps that batch",
+            next_command=f"strandline savepoint create {self.pipeline.name}",
+        )
 
     def _still_wanted(self, savepoint: str) -> None:
         """Whoever slept while it was disposed of must not seal it."""

@@ -129,6 +129,11 @@ class TableView:
                 above.append(snapshot)
         return found
 
+    def after_batch(self, pipeline: str, links: Sequence[Link], branch: str = MAIN) -> int | None:
+        """The snapshot that shows the table after a batch of a strand and before the next; None when it was empty then."""
+        later = self.since_batch(pipeline, links, branch)
+        return later[-1].parent_id if later else self.refs.get(branch)
+
     def mark(self, pipeline: str, branch: str = MAIN) -> Witness | None:
         return decode_mark(self.properties.get(mark_key(pipeline, branch)))
 
