@@ -156,7 +156,7 @@ def test_an_upsert_redone_on_top_of_a_foreign_commit(sandbox: Sandbox, monkeypat
         def latest(orders):
             return orders.select("customer", "seq")
     """)
-    publish = JvmTable.publish
+    publish = JvmTable.fast_forward
     moved: list[bool] = []
 
     def move_then_publish(self: JvmTable, *arguments: Any) -> Any:
@@ -165,7 +165,7 @@ def test_an_upsert_redone_on_top_of_a_foreign_commit(sandbox: Sandbox, monkeypat
             sandbox.sql("INSERT INTO {c}.shop.latest VALUES ('a stranger', 1)")
         return publish(self, *arguments)
 
-    monkeypatch.setattr(JvmTable, "publish", move_then_publish)
+    monkeypatch.setattr(JvmTable, "fast_forward", move_then_publish)
 
     sandbox.run("latest", ForBatches(3))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,49 +12,21 @@ import pytest
 from strandline.evidence.history import Kind, history_of
 from strandline.ledger.records import SavepointState
 from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, Refused, SavepointDamaged, UsageError
-from strandline.model.savepoint import Savepoint
 from strandline.runtime.options import Allowances, AvailableNow, ForBatches
 from strandline.runtime.run import run_pipeline
 from strandline.savepoints.archive import MANIFEST, Archive, archive_of, find_archive
 from strandline.savepoints.attending import savepoint_keeper
 from strandline.savepoints.catalogue import examine, export, listed
 from strandline.savepoints.disposing import dispose
-from strandline.savepoints.restoring import RestorePlan, TableChoice, plan_from_checkpoint, plan_from_savepoint
+from strandline.savepoints.restoring import CONTINUE, ROLLBACK, RestorePlan, Tables, plan_from_checkpoint, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
-from strandline.savepoints.taking import Taker, Wish
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import table_rows
 from strandline.testing.fixtures import Sandbox
 
+from .counted import COUNTED, add_file, take
+
 pytestmark = pytest.mark.engine
-
-COUNTED = """
-import strandline as sl
-
-class Counted(sl.KeyedProcess):
-    seen = sl.value_state("bigint", default=0)
-
-    def process(self, key, events, ctx):
-        for event in events:
-            self.seen.update(self.seen.get() + 1)
-            yield event.n, key, self.seen.get()
-
-@sl.pipeline(source=sl.files("data", format="json", schema="n bigint, who string", max_files_per_batch=1),
-             sink=sl.table("shop.counted"), checkpoint=sl.checkpoint(every="0 s"))
-def counted(events):
-    once = sl.dedupe(events, by="n", forever=True)
-    return sl.keyed(once, by="who", process=Counted(), output="n bigint, who string, seen bigint", order_by="n")
-"""
-
-
-def add_file(shop: Sandbox, number: int) -> None:
-    """Ten events; the last repeats the first of the file before, which state remembers."""
-    folder = shop.folder / "data"
-    folder.mkdir(exist_ok=True)
-    numbers = [*range(number * 10, number * 10 + 10), max(0, number * 10 - 10)]
-    file = folder / f"{number:03d}.json"
-    file.write_text("".join(json.dumps({"n": n, "who": f"w{n % 3}"}) + "\n" for n in numbers))
-    os.utime(file, (1_800_000_000 + number,) * 2)  # Spark takes the oldest first
 
 
 def assert_counted(shop: Sandbox, files: int) -> None:
@@ -76,17 +47,12 @@ def shop(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def take(shop: Sandbox, **wish: object) -> Savepoint:
-    with SessionTags(shop.project, "test", shop.heard.say, shop.spark) as tags:
-        return Taker(shop.project, shop.pipeline("counted"), shop.ledger, tags, shop.heard.say).take(Wish("me@here", **wish))  # type: ignore[arg-type]
-
-
 def let_go(shop: Sandbox, savepoint: str, **options: bool) -> None:
     with SessionTags(shop.project, "test", shop.heard.say, shop.spark) as tags:
         dispose(shop.project, "counted", savepoint, shop.ledger, tags, by="me@here", **options)
 
 
-def restore(shop: Sandbox, savepoint: str, choice: TableChoice, *, claim: bool = False) -> RestorePlan:
+def restore(shop: Sandbox, savepoint: str, choice: Tables, *, claim: bool = False) -> RestorePlan:
     archive = find_archive(shop.project, "counted", savepoint)
     found = plan_from_savepoint(shop.project, shop.pipeline("counted"), shop.ledger, archive, choice, claim=claim)
     shop.run("counted", allow=Allowances(restoration=found.restoration))
@@ -118,7 +84,7 @@ def test_rollback_takes_table_and_state_back_and_nothing_is_lost_or_doubled(shop
     old = shop.run("counted")
     before = EmbeddedCatalog(shop.project).load("shop.counted")
 
-    plan = restore(shop, saved.id, TableChoice.ROLLBACK)
+    plan = restore(shop, saved.id, ROLLBACK)
 
     (table,) = plan.tables
     assert (table.rows_leaving, table.batches_leaving, table.target) == (20, (3, 4), saved.tables[0].snapshot)
@@ -145,7 +111,7 @@ def test_a_moved_savepoint_restores_after_the_checkpoint_is_lost(shop: Sandbox, 
     shutil.rmtree(shop.project.savepoints)
     add_file(shop, 3)
 
-    restore(shop, str(elsewhere), TableChoice.CONTINUE)
+    restore(shop, str(elsewhere), CONTINUE)
 
     assert_counted(shop, 4)
 
@@ -157,14 +123,14 @@ def test_continue_is_refused_when_the_table_is_ahead_and_names_what_would_double
     shop.run("counted")
 
     with pytest.raises(ChainBroken, match=r"'shop.counted' is ahead of what is restored: it holds batch 3.* files 4–4 would be doubled"):
-        restore(shop, saved.id, TableChoice.CONTINUE)
+        restore(shop, saved.id, CONTINUE)
 
     assert_counted(shop, 4)
 
 
 def test_an_older_batch_of_the_checkpoint_restores_the_same_way(shop: Sandbox) -> None:
     shop.run("counted")
-    found = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 0, TableChoice.ROLLBACK)
+    found = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 0, ROLLBACK)
 
     shop.run("counted", allow=Allowances(restoration=found.restoration))
 
@@ -177,13 +143,13 @@ def test_a_table_that_moved_after_the_plan_is_refused_and_the_plan_can_be_made_a
     saved = take(shop)
     shop.run("counted")
     found = plan_from_savepoint(
-        shop.project, shop.pipeline("counted"), shop.ledger, find_archive(shop.project, "counted", saved.id), TableChoice.ROLLBACK
+        shop.project, shop.pipeline("counted"), shop.ledger, find_archive(shop.project, "counted", saved.id), ROLLBACK
     )
     shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'x', 1)")
 
     with pytest.raises(Refused, match="has moved since the restore was planned"):
         shop.run("counted", allow=Allowances(restoration=found.restoration))
-    plan = restore(shop, saved.id, TableChoice.ROLLBACK)
+    plan = restore(shop, saved.id, ROLLBACK)
 
     assert len(plan.tables[0].foreign_leaving) == 1
     assert_counted(shop, 3)
@@ -196,10 +162,10 @@ def test_savepoints_of_a_chain_that_was_left_take_the_table_back_to_it(shop: San
     shop.run("counted")
     second = take(shop)
     add_file(shop, 3)
-    restore(shop, first.id, TableChoice.ROLLBACK)
+    restore(shop, first.id, ROLLBACK)
     assert_counted(shop, 4)
 
-    plan = restore(shop, second.id, TableChoice.ROLLBACK)
+    plan = restore(shop, second.id, ROLLBACK)
 
     assert (plan.tables[0].rows_leaving, plan.tables[0].rows_returning) == (30, 20)
     assert_counted(shop, 4)
@@ -215,7 +181,7 @@ def test_a_claimed_savepoint_goes_when_the_strand_has_a_batch_of_its_own(shop: S
         shop.pipeline("counted"),
         shop.ledger,
         find_archive(shop.project, "counted", saved.id),
-        TableChoice.CONTINUE,
+        CONTINUE,
         claim=True,
     )
 
@@ -298,7 +264,7 @@ def test_a_damaged_savepoint_is_refused_by_the_name_of_the_file(shop: Sandbox, t
             manifest.unlink()
         with pytest.raises((SavepointDamaged, NotFound)) as told:
             plan_from_savepoint(
-                shop.project, shop.pipeline("counted"), shop.ledger, find_archive(shop.project, "counted", str(copy)), TableChoice.ROLLBACK
+                shop.project, shop.pipeline("counted"), shop.ledger, find_archive(shop.project, "counted", str(copy)), ROLLBACK
             )
         return told.value.message
 
@@ -322,18 +288,18 @@ def test_a_savepoint_of_another_pipeline_is_refused(shop: Sandbox) -> None:
             shop.pipeline("others"),
             shop.ledger,
             Archive(archive_of(shop.project, "counted", saved.id).location),
-            TableChoice.ROLLBACK,
+            ROLLBACK,
         )
 
 
 def test_a_strand_can_be_saved_and_restored_again_before_it_has_a_batch_of_its_own(shop: Sandbox) -> None:
     shop.run("counted")
     first = take(shop)
-    restore(shop, first.id, TableChoice.CONTINUE)  # nothing new to read
+    restore(shop, first.id, CONTINUE)  # nothing new to read
 
     second = take(shop)
     add_file(shop, 3)
-    plan = restore(shop, second.id, TableChoice.ROLLBACK)
+    plan = restore(shop, second.id, ROLLBACK)
 
     assert (second.batch, second.strand != first.strand, plan.tables[0].leaving) == (2, True, ())
     assert_counted(shop, 4)
@@ -346,8 +312,8 @@ def test_a_side_table_that_is_empty_is_in_nobodys_way(shop: Sandbox) -> None:
     first = take(shop)
     add_file(shop, 3)
 
-    restore(shop, first.id, TableChoice.ROLLBACK)
-    restore(shop, first.id, TableChoice.ROLLBACK)
+    restore(shop, first.id, ROLLBACK)
+    restore(shop, first.id, ROLLBACK)
 
     assert_counted(shop, 4)
     assert table_rows(shop.project, "shop.counted__quarantine") == []
@@ -359,7 +325,7 @@ def test_a_copy_elsewhere_cannot_be_claimed(shop: Sandbox, tmp_path: Path) -> No
     export(archive_of(shop.project, "counted", saved.id), str(tmp_path / "copy"))
 
     with pytest.raises(UsageError, match="lies outside of this project's savepoints, so it cannot be claimed"):
-        restore(shop, str(tmp_path / "copy"), TableChoice.CONTINUE, claim=True)
+        restore(shop, str(tmp_path / "copy"), CONTINUE, claim=True)
 
 
 def rolled_back_by_hand(shop: Sandbox, snapshots: int) -> None:
@@ -375,26 +341,26 @@ def test_a_table_that_lacks_batches_is_never_taken_for_whole(shop: Sandbox) -> N
 
     for batch in (1, 2):
         with pytest.raises(ChainBroken, match=r"cannot be shown to hold the batches up to \d: it was rolled back without a boundary"):
-            plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, batch, TableChoice.ROLLBACK)
+            plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, batch, ROLLBACK)
     with pytest.raises(ChainBroken, match="does not end where the restore goes on: it was rolled back without a boundary"):
-        restore(shop, saved.id, TableChoice.CONTINUE)
+        restore(shop, saved.id, CONTINUE)
     with pytest.raises(ChainBroken, match="cannot be shown to hold the batches up to 2"):
         take(shop)
 
-    restore(shop, saved.id, TableChoice.ROLLBACK)  # its own snapshot is kept by the savepoint's tag
+    restore(shop, saved.id, ROLLBACK)  # its own snapshot is kept by the savepoint's tag
 
     assert_counted(shop, 3)
 
 
 def test_a_table_that_moved_before_it_entered_the_strand_can_be_planned_anew(shop: Sandbox) -> None:
     shop.run("counted")
-    found = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, TableChoice.ROLLBACK)
+    found = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, ROLLBACK)
     shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'x', 1)")
     with pytest.raises(Refused, match="has moved since") as told:
         shop.run("counted", allow=Allowances(restoration=found.restoration))
     assert told.value.next_command.startswith("strandline run counted --from-checkpoint 1 --tables rollback")
 
-    again = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, TableChoice.ROLLBACK)
+    again = plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, ROLLBACK)
     shop.run("counted", allow=Allowances(restoration=again.restoration))
 
     assert_counted(shop, 3)
@@ -406,7 +372,7 @@ def test_a_table_made_again_is_not_the_one_that_was_saved(shop: Sandbox) -> None
     shop.sql("DROP TABLE {c}.shop.counted PURGE")
     shop.sql("CREATE TABLE {c}.shop.counted (n bigint, who string, seen bigint) USING iceberg")
 
-    for choice in TableChoice:
+    for choice in (ROLLBACK, CONTINUE):
         with pytest.raises(ChainBroken, match="it was dropped and made again"):
             restore(shop, saved.id, choice)
 
@@ -419,6 +385,6 @@ def test_a_damaged_pointer_keeps_nobody_from_restoring(shop: Sandbox) -> None:
     with pytest.raises(CheckpointDamaged, match="does not say which checkpoint counts"):
         shop.run("counted")
 
-    restore(shop, saved.id, TableChoice.CONTINUE)
+    restore(shop, saved.id, CONTINUE)
 
     assert_counted(shop, 4)

@@ -10,7 +10,7 @@ from strandline.model.errors import ChainBroken
 from strandline.runtime.options import Allowances
 from strandline.runtime.strands import Restoration
 from strandline.savepoints.archive import find_archive
-from strandline.savepoints.restoring import TableChoice, plan_from_savepoint
+from strandline.savepoints.restoring import ROLLBACK, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
 from strandline.savepoints.taking import Taker, Wish
 from strandline.testing import table_rows
@@ -60,7 +60,7 @@ def relay(numbers):
     archive = find_archive(sandbox.project, "relay", saved.id)
 
     def restoration(again: frozenset[str] = frozenset()) -> Restoration:
-        found = plan_from_savepoint(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, archive, TableChoice.ROLLBACK, again=again)
+        found = plan_from_savepoint(sandbox.project, sandbox.pipeline("relay"), sandbox.ledger, archive, ROLLBACK, again=again)
         return found.restoration
 
     with pytest.raises(ChainBroken, match=rf"topic 'kafka:{out}' holds batch .* would be delivered twice") as refused:

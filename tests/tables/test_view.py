@@ -115,8 +115,8 @@ def test_ancestors_are_newest_first_and_only_of_their_branch() -> None:
     table = view(snapshot(1, None), snapshot(2, 1), snapshot(3, 2), snapshot(4, 2), main=3, audit=4)
 
     assert [s.id for s in table.ancestors()] == [3, 2, 1]
-    assert [s.id for s in table.ancestors("audit")] == [4, 2, 1]
-    assert list(table.ancestors("no-such-branch")) == []
+    assert [s.id for s in table.on("audit").ancestors()] == [4, 2, 1]
+    assert list(table.on("no-such-branch").ancestors()) == []
 
 
 def test_ancestors_end_at_the_first_expired_parent() -> None:
@@ -146,7 +146,7 @@ def test_stamps_of_another_branch_do_not_count() -> None:
     table = view(snapshot(1, None, stamp(0)), snapshot(2, 1, stamp(1)), main=1, audit=2)
 
     assert table.newest_stamp("orders") == stamp(0).witness
-    assert table.newest_stamp("orders", "audit") == stamp(1).witness
+    assert table.on("audit").newest_stamp("orders") == stamp(1).witness
 
 
 def test_a_whole_history_without_a_stamp_is_told_from_one_whose_beginning_expired() -> None:
@@ -175,7 +175,7 @@ def test_each_branch_has_its_own_mark() -> None:
     )
 
     assert table.mark("orders") == stamp(1).witness
-    assert table.mark("orders", "audit") == stamp(5, attempt=2).witness
+    assert table.on("audit").mark("orders") == stamp(5, attempt=2).witness
 
 
 def test_a_boundary_is_a_witness_too() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -46,32 +46,41 @@ def confirmed_restoration(
         )
     from strandline.ledger import ledger_of
     from strandline.savepoints.archive import find_archive
-    from strandline.savepoints.restoring import TableChoice, plan_from_checkpoint, plan_from_savepoint
+    from strandline.savepoints.restoring import Tables, plan_from_checkpoint, plan_from_savepoint
 
-    choices = [choice.value for choice in TableChoice]
-    if tables not in choices:
+    chosen = Tables.parse(tables)
+    if chosen is None:
         said = f"--tables {tables} is unknown" if tables is not None else f"{wanted[0]} needs --tables"
         raise UsageError(
-            f"{said}; choose what happens to the tables: {' or '.join(choices)}",
+            f"{said}; choose what happens to the tables: rollback, continue or branch:NAME",
             next_command=f"strandline run {pipeline.name} {wanted[0]} {savepoint if savepoint is not None else batch} --tables rollback",
         )
     ledger = ledger_of(project)
     if savepoint is not None:
         found = plan_from_savepoint(
-            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), TableChoice(tables), claim=claim, again=again
+            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), chosen, claim=claim, again=again
         )
     else:
         assert batch is not None
-        found = plan_from_checkpoint(project, pipeline, ledger, batch, TableChoice(tables), again=again)
+        found = plan_from_checkpoint(project, pipeline, ledger, batch, chosen, again=again)
+    tell_plan(found.plan.human())
+    confirm_plan(yes)
+    return found.restoration
+
+
+def tell_plan(lines: Sequence[str]) -> None:
     say = reporter().say
     say("the plan:")
-    for line in found.plan.human():
+    for line in lines:
         say(f"  {line}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("the plan is only applied when it is confirmed", next_command="the same command with --yes")
-        typer.confirm("apply it?", abort=True, err=True)
-    return found.restoration
+
+
+def confirm_plan(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("the plan is only applied when it is confirmed", next_command="the same command with --yes")
+    typer.confirm("apply it?", abort=True, err=True)
 
 
 def _refuse_lonely(pipeline: str, tables: str | None, claim: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,11 @@ from strandline.cli.output import LiveReporter, print_json, print_table, reporte
 from strandline.cli.restoring import confirmed_restoration
 from strandline.cli.savepoint import asker
 from strandline.model.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from strandline.model.definition import Pipeline
+    from strandline.project.config import Project
+    from strandline.runtime.options import Allowances, RunLimit
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +53,9 @@ def run(
     tables: Annotated[
         str | None,
         typer.Option(
-            "--tables", help="What a restore does to the tables: rollback to the batch, or continue where they are.", metavar="CHOICE"
+            "--tables",
+            help="What a restore does to the tables: rollback to the batch, continue where they are, or go on in a branch:NAME.",
+            metavar="CHOICE",
         ),
     ] = None,
     claim: Annotated[
@@ -59,38 +66,43 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a pipeline: continuously, or until a limit. Ctrl-C ends it after the current batch."""
-    from strandline.ledger import ledger_of
     from strandline.model.continuity import Gap
-    from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
-    from strandline.runtime.options import Allowances, AvailableNow, Continuous, ForBatches, ForDuration, RunLimit
-    from strandline.runtime.run import run_pipeline
-    from strandline.savepoints.attending import savepoint_keeper
+    from strandline.runtime.options import Allowances
+
+    limit = run_limit(f"strandline run {pipeline}", available_now, duration, batches)
+    project = load_project(profile=profile)
+    declared = load_pipeline(project, pipeline)
+    restoration = confirmed_restoration(
+        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
+    )
+    gaps = frozenset(map(Gap.parse, accept_gap or ()))
+    allow = Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration)
+    run_and_tell(project, declared, limit, allow, as_json=as_json)
+
+
+def run_limit(command: str, available_now: bool, duration: str | None, batches: int | None) -> RunLimit:
+    from strandline.model.times import parse_duration
+    from strandline.runtime.options import AvailableNow, Continuous, ForBatches, ForDuration
 
     limits: list[RunLimit] = []
     limits += [AvailableNow()] if available_now else []
     limits += [ForDuration(parse_duration(duration))] if duration else []
     limits += [ForBatches(batches)] if batches else []
     if len(limits) > 1:
-        raise UsageError(
-            "--available-now, --for and --batches exclude each other", next_command=f"strandline run {pipeline} --available-now"
-        )
-    project = load_project(profile=profile)
-    declared = load_pipeline(project, pipeline)
+        raise UsageError("--available-now, --for and --batches exclude each other", next_command=f"{command} --available-now")
+    return limits[0] if limits else Continuous()
+
+
+def run_and_tell(project: Project, pipeline: Pipeline, limit: RunLimit, allow: Allowances, *, as_json: bool) -> None:
+    from strandline.ledger import ledger_of
+    from strandline.runtime.run import run_pipeline
+    from strandline.savepoints.attending import savepoint_keeper
+
     watcher = reporter()
-    restoration = confirmed_restoration(
-        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
-    )
-    gaps = frozenset(map(Gap.parse, accept_gap or ()))
-    summary = run_pipeline(
-        project,
-        declared,
-        limits[0] if limits else Continuous(),
-        watcher,
-        allow=Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration),
-        hire=[savepoint_keeper(project, ledger_of(project), watcher)],
-    )
+    keeper = savepoint_keeper(project, ledger_of(project), watcher)
+    summary = run_pipeline(project, pipeline, limit, watcher, allow=allow, hire=[keeper])
     if isinstance(watcher, LiveReporter):
         watcher.finish()
     if as_json:

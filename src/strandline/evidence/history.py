@@ -26,6 +26,10 @@ class Kind(str, Enum):
     FOREIGN = "foreign"  # written by someone else
 
 
+_GOING_ON = ("restore", "fork", "publish", "restored-into-branch")
+"""Reasons of boundaries where a strand goes on from another."""
+
+
 @dataclass(frozen=True)
 class HistoryEntry:
     snapshot_id: int
@@ -51,6 +55,8 @@ class HistoryEntry:
     """Id of each Kafka topic that was read."""
     schemas: dict[str, list[int]] | None = None
     """Lowest and highest writer schema id of each topic of Avro messages."""
+    branch: str | None = None
+    """The branch beside main that holds it; None when it is, or was, in main."""
     left: bool = False
     """No longer in the table's history: it was rolled back behind this snapshot, which is still kept."""
     reason: str | None = None
@@ -64,7 +70,8 @@ class HistoryEntry:
     def label(self) -> str:
         """The kind, and what makes it special."""
         notes = [
-            self.savepoint or self.reason if self.kind is Kind.BOUNDARY and self.reason == "restore" else None,
+            self.savepoint or self.reason if self.kind is Kind.BOUNDARY and self.reason in _GOING_ON else None,
+            f"branch {self.branch}" if self.branch else None,
             "left" if self.left else None,
             "expired" if self.expired else None,
         ]
@@ -84,11 +91,15 @@ class HistoryEntry:
 
 
 def history_of(table: str, view: TableView | None, ledger: Ledger | None) -> list[HistoryEntry]:
-    """Newest first. What the table still holds comes from the table; what expired comes from the ledger."""
+    """Newest first. What the table still holds, in main and beside it, comes from the table; what expired comes from the ledger."""
     records = {record.snapshot_id: record for record in ledger.commits.of_table(table)} if ledger else {}
     live = list(view.ancestors()) if view else []
     entries = [_from_snapshot(snapshot, records.get(snapshot.id)) for snapshot in live]
     seen = {snapshot.id for snapshot in live}
+    for branch in view.branches if view else ():
+        beside = [snapshot for snapshot in view.on(branch).ancestors() if snapshot.id not in seen] if view else []
+        entries += [replace(_from_snapshot(snapshot, records.get(snapshot.id)), branch=branch) for snapshot in beside]
+        seen |= {snapshot.id for snapshot in beside}
     left = [snapshot for snapshot in view.snapshots.values() if snapshot.id not in seen and snapshot.id in records] if view else []
     entries += [replace(_from_snapshot(snapshot, records[snapshot.id]), left=True) for snapshot in left]
     seen |= {snapshot.id for snapshot in left}

@@ -18,6 +18,7 @@ from strandline.model.choices import choice, share
 from strandline.model.errors import DefinitionError
 from strandline.model.kafka import KafkaSource, Malformed, TopicSink
 from strandline.model.times import parse_duration
+from strandline.model.until import Until
 
 FileFormat = Literal["json", "csv", "parquet"]
 LatePolicy = Literal["drop", "side_table", "label"]
@@ -188,6 +189,13 @@ class Pipeline:
     checkpoint: CheckpointPolicy
     savepoint: SavepointPolicy | None
     file: Path
+    parent: str | None = None
+    """The pipeline that this one is a fork of; the following fields are set for forks only."""
+    branch: str = "main"
+    """Where in its tables it writes."""
+    until: Until | None = None
+    withheld: frozenset[str] = frozenset()
+    """Sinks whose rows go nowhere: the query stays the one that the state belongs to."""
 
     @property
     def single_output(self) -> bool:
@@ -198,7 +206,7 @@ class Pipeline:
 
     def outputs(self) -> list[str]:
         """Tables and topics, as ledger and messages name them."""
-        return [sink.name for sink in self.sinks.values()]
+        return [sink.name for key, sink in self.sinks.items() if key not in self.withheld]
 
     @property
     def side_table_base(self) -> str | None:

@@ -16,7 +16,8 @@ from typing import Any
 from strandline.model.errors import SavepointDamaged
 from strandline.model.offsets import Offsets
 
-SAVEPOINT_VERSION = 1
+SAVEPOINT_VERSION = 2
+"""2: the branch of the tables."""
 TAG_PREFIX = "strandline-savepoint-"
 
 
@@ -85,6 +86,8 @@ class Savepoint:
     tables: tuple[SavedTable, ...]
     topics: tuple[SavedTopic, ...]
     files: tuple[SavedFile, ...] = field(repr=False, default=())
+    branch: str = "main"
+    """Of the tables, which the strand wrote to."""
 
     @property
     def tag(self) -> str:

@@ -21,6 +21,7 @@ MARK_PREFIX = "strandline.mark."
 TOPICS_FACT = "topics"
 SCHEMAS_FACT = "schemas"
 GAPS_FACT = "gaps"
+UNTIL_FACT = "until"
 """Extra keys of a batch read from Kafka: the id of each topic, the lowest and highest writer schema of each, and what
 was accepted as lost inside the batch's range."""
 

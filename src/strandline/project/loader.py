@@ -8,12 +8,15 @@ import importlib.util
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 from strandline.model.definition import Pipeline
 from strandline.model.errors import DefinitionError, NotFound, PipelineImportError, StrandlineError
+from strandline.model.fork import Fork
 from strandline.project.config import Project
+from strandline.project.forks import forks_of
 
 _PACKAGE = "strandline_project"
 """Pipelines are imported under this name, so that they never shadow or clash with an installed package."""
@@ -27,7 +30,27 @@ def load_pipelines(project: Project) -> dict[str, Pipeline]:
             if pipeline.name in found:
                 raise DefinitionError(f"two pipelines are named '{pipeline.name}': {found[pipeline.name].file} and {file}")
             found[pipeline.name] = pipeline
-    return found
+    return {**{fork.name: fork.of(parent_of(project, fork, found)) for fork in forks_of(project).values()}, **found}
+
+
+def parent_of(project: Project, fork: Fork, pipelines: Mapping[str, Pipeline]) -> Pipeline:
+    """The declaration that a fork runs: the project's own, or the one in the fork's file of code."""
+    if fork.code is None:
+        if fork.parent in pipelines:
+            return pipelines[fork.parent]
+        raise NotFound(
+            f"fork '{fork.name}' is one of pipeline '{fork.parent}', which the project no longer has",
+            next_command=f"restore the pipeline, or remove forks/{fork.name}.yaml",
+        )
+    file = project.root / fork.code
+    if not file.is_file():
+        raise NotFound(f"the code of fork '{fork.name}', {file}, does not exist", next_command=f"restore {fork.code}")
+    found = {pipeline.name: pipeline for pipeline in _declared(_import(file, f"fork_{fork.name}"))}
+    if fork.parent not in found:
+        raise NotFound(
+            f"{file} declares {', '.join(sorted(found)) or 'no pipeline'}, not '{fork.parent}'", next_command=f"edit {fork.code}"
+        )
+    return found[fork.parent]
 
 
 def load_pipeline(project: Project, name: str) -> Pipeline:
@@ -43,8 +66,8 @@ def load_pipeline(project: Project, name: str) -> Pipeline:
     return pipelines[name]
 
 
-def _import(file: Path) -> ModuleType:
-    name = f"{_PACKAGE}.{file.stem}"
+def _import(file: Path, called: str = "") -> ModuleType:
+    name = f"{_PACKAGE}.{called or file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

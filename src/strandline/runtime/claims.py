@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.ledger import Ledger
 from strandline.ledger.records import Delivery, IntentState
@@ -10,15 +10,17 @@ from strandline.model.crash import CrashPoint, reach
 from strandline.model.errors import ChainBroken, Fenced, Refused, TableUnavailable
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
 from strandline.model.marker import Marker
+from strandline.model.offsets import ORIGIN
 from strandline.model.stamp import Holder, Witness, encode_mark, mark_key
 from strandline.model.times import rfc3339, utc_now
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_table
 from strandline.runtime.options import Allowances
 from strandline.runtime.positions import Positions
 from strandline.runtime.protocol import Identity, TableChain, boundary_stamp, commit_record, refusal
-from strandline.runtime.strands import StrandOrigin, TableStart
+from strandline.runtime.strands import FORK, PUBLISH, PUBLISHED_BY, RESTORE, StrandOrigin, TableStart
 from strandline.runtime.topics import TopicChain
-from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, Rollback
+from strandline.tables.jvm import Begin, CommitConflict, CommitOutcomeUnknown, CommitRefused, Entrance, JvmTable, Move, Retired
+from strandline.tables.view import MAIN
 
 CLAIM_TRIES = 10
 """A zombie may commit between our look and our claim, once per batch; ten in a row means it is not a zombie."""
@@ -26,7 +28,8 @@ CLAIM_TRIES = 10
 NEW_STRAND = "new-strand"
 START_TABLE = "start-table"
 FIRST_START = "first-start"
-RESTORE = "restore"
+_ENTERING = (RESTORE, FORK, PUBLISH)
+"""A table enters a strand that goes on from another."""
 
 ABANDONED_PREFIX = "strandline-abandoned-"
 """Tags that keep what a restore left behind reachable, until somebody releases it."""
@@ -45,6 +48,8 @@ class Claims:
     allow: Allowances
     origin: StrandOrigin | None = None
     """Where the strand comes from, if it goes on from another."""
+    branch: str = MAIN
+    """Where it writes."""
 
     def birth_mark(self) -> dict[str, str]:
         """Properties of a table made now: from its first moment it remembers that the chain starts at the sources' origin.
@@ -53,7 +58,7 @@ class Claims:
         """
         if self.checkpoint.next_batch > 0:
             return {}
-        return {mark_key(self.identity.pipeline): encode_mark(self._at_origin())}
+        return {mark_key(self.identity.pipeline, self.branch): encode_mark(self._at_origin())}
 
     def _at_origin(self) -> Witness:
         origin = self.positions.origin
@@ -61,6 +66,8 @@ class Claims:
 
     def check_missing(self, table: str, *, is_side_table: bool) -> None:
         """A table that does not exist yet: refuse before it is made, if rows would be missing from it."""
+        if self.origin is not None and table in self.origin.tables and self.origin.tables[table].head is None:
+            return
         if self.reason != NEW_STRAND and not self._begins_here(table, is_side_table):
             self._check(table, None, None)
 
@@ -68,8 +75,10 @@ class Claims:
         """Check the table, claim it if need be, and return the reason of the boundary that was written."""
         mark, newest = chain.table.witnesses(self.identity.pipeline)
         reason = self.reason
-        if self._enters(chain.sink.name, latest(mark, newest)) is not None:
-            reason = RESTORE
+        if self.origin is not None and self._enters(chain.sink.name, latest(mark, newest)) is not None:
+            reason = self.origin.how
+            if reason == RESTORE and self.branch != MAIN:
+                self._fence_main(chain.table.on(MAIN))
         elif reason != NEW_STRAND:
             begins_here = self._begins_here(chain.sink.name, is_side_table) and self.checkpoint.next_batch > 0
             if begins_here and (latest(mark, newest) is None or chain.sink.name in self.allow.start_tables):
@@ -202,15 +211,18 @@ class Claims:
             chain.table.refresh()
             seen = latest(*chain.table.witnesses(self.identity.pipeline))
             place = self._new_place(chain.sink.name, reason) or (self._at_origin() if seen is None else None)
+            entrance = self._entrance(chain, seen) if reason in _ENTERING else None
+            if entrance is not None:  # the fence will judge the history that the boundary is put on
+                target = entrance.to if isinstance(entrance, Move) else entrance.at or chain.table.head_id(MAIN)
+                seen = latest(*chain.table.witnesses(self.identity.pipeline, at=target))
             stamp = boundary_stamp(self.identity, seen, reason, at=place)
-            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, RESTORE))
-            rollback = self._rollback(chain, seen) if reason == RESTORE else None
+            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, *_ENTERING))
 
             def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
                 return decide_claim(claim, mark, newest)
 
             try:
-                committed = chain.table.claim(stamp, judge, rollback)
+                committed = chain.table.claim(stamp, judge, entrance)
             except CommitRefused as refused:
                 if refused.decision.verdict is Verdict.MOVED:
                     continue
@@ -221,26 +233,48 @@ class Claims:
             self.ledger.events.add(self.identity.pipeline, "boundary", f"{chain.sink.name}: {reason}", self.identity.holder.attempt)
             reach(CrashPoint.CLAIMED, stamp.batch)
             return
-        raise TableUnavailable(
-            f"table '{chain.sink.name}' could not be claimed: the catalog is not reachable, or another attempt keeps committing to it",
-            next_command="strandline status",
-        )
+        raise _unclaimed(chain.sink.name)
 
     def _new_place(self, table: str, reason: str) -> Witness | None:
         """Where the boundary puts the chain; None leaves it where it is."""
         if reason in (NEW_STRAND, FIRST_START):
             return self._at_origin()
-        if reason in (START_TABLE, RESTORE):
+        if reason in (START_TABLE, *_ENTERING):
             return self._at_checkpoint(table)
         return None
 
-    def _rollback(self, chain: TableChain, seen: Witness | None) -> Rollback | None:
+    def _fence_main(self, table: JvmTable) -> None:
+        """The pipeline goes on in a branch: whoever wrote to main before must not do so any longer. Main's chain stays where it is."""
+        for _ in range(CLAIM_TRIES):
+            table.refresh()
+            seen = latest(*table.witnesses(self.identity.pipeline))
+            if seen is None or seen.holder == self.identity.holder:
+                return
+            stamp = boundary_stamp(replace(self.identity, strand=seen.strand), seen, "restored-into-branch")
+            claim = Claim(self.identity.holder, seen)
+            try:
+                committed = table.claim(stamp, lambda mark, newest, claim=claim: decide_claim(claim, mark, newest))  # type: ignore[misc]
+            except CommitRefused as refused:
+                if refused.decision.verdict is Verdict.MOVED:
+                    continue
+                raise refusal(self.identity, table.name, refused.decision) from refused
+            except (CommitConflict, CommitOutcomeUnknown):
+                continue
+            self.ledger.commits.record_commit(commit_record(table.name, committed, stamp))
+            return
+        raise _unclaimed(table.name)
+
+    def _entrance(self, chain: TableChain, seen: Witness | None) -> Entrance | None:
         """What the table must do to enter the strand; refused when it is no longer what it was when that was decided."""
-        start, head = self._enters(chain.sink.name, seen), chain.table.head()
-        at = head.id if head is not None else None
+        start, at = self._enters(chain.sink.name, seen), chain.table.head_id()
         if start is None or self.origin is None:
             return None
         if self.checkpoint.next_batch != self.origin.batch + 1:
+            if seen is not None and seen.holder.id == PUBLISHED_BY:
+                raise Fenced(
+                    f"branch '{self.branch}' of table '{chain.sink.name}' was published: '{self.identity.pipeline}' has nothing to write to any more",
+                    next_command=f"strandline history {chain.sink.name}",
+                )
             raise ChainBroken(
                 f"table '{chain.sink.name}' should enter the strand at batch {self.origin.batch}, but the checkpoint is at batch "
                 f"{self.checkpoint.next_batch} already: rows before that would be missing from it",
@@ -251,9 +285,16 @@ class Claims:
                 f"table '{chain.sink.name}' has moved since the restore was planned: its newest snapshot was {start.head}, now it is {at}",
                 next_command=f"strandline run {self.identity.pipeline} --from-checkpoint {self.origin.batch} --tables rollback, which plans anew",
             )
-        if start.rollback_to is None or start.rollback_to == at or at is None:
+        if at is None:
+            begins = self.branch != MAIN and (start.emptied or start.rollback_to is not None)
+            return Begin(start.rollback_to) if begins else None
+        keep_as = f"{ABANDONED_PREFIX}{self.identity.pipeline}-{self.identity.holder.attempt}"
+        if (ended := self.origin.publishes) is not None and start.rollback_to is not None:
+            taken = Witness("", Holder(ended.attempt, ended.attempt_id), -1, ORIGIN.digest)
+            return Move(start.rollback_to, at, keep_as, Retired(ended.branch, ended.pipeline, taken))
+        if start.rollback_to is None or start.rollback_to == at:
             return None
-        return Rollback(start.rollback_to, at, f"{ABANDONED_PREFIX}{self.identity.pipeline}-{self.identity.holder.attempt}")
+        return Move(start.rollback_to, at, keep_as)
 
     def _at_checkpoint(self, output: str) -> Witness:
         batch = self.checkpoint.next_batch - 1
@@ -261,3 +302,10 @@ class Claims:
         if end is None:
             raise TableUnavailable(f"the position after batch {batch} is unknown, so '{output}' cannot begin there")
         return Witness(self.identity.strand, self.identity.holder, batch, end.digest, end)
+
+
+def _unclaimed(table: str) -> TableUnavailable:
+    return TableUnavailable(
+        f"table '{table}' could not be claimed: the catalog is not reachable, or another attempt keeps committing to it",
+        next_command="strandline status",
+    )

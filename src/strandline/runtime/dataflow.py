@@ -97,7 +97,8 @@ def build(
         results = _call_transform(pipeline, inputs)
     if pipeline.event_time and pipeline.late == "label":
         _check_label(pipeline, results)
-    outputs = [Output(f"o{i}", Role.DATA, pipeline.sinks[key], frame) for i, (key, frame) in enumerate(results.items())]
+    sinks = {key: None if key in pipeline.withheld else sink for key, sink in pipeline.sinks.items()}
+    outputs = [Output(f"o{i}", Role.DATA, sinks[key], frame) for i, (key, frame) in enumerate(results.items())]
     several_sources = len({name for role, name, _ in side if role is Role.LATE}) > 1
     quarantine: DataFrame | None = None
     for role, name, frame in side:

@@ -63,7 +63,8 @@ class KafkaInputs:
         me = self.identity
         ids = {**witnessed_ids}
         for strand in (*([parent] if parent else []), me.strand):
-            ids |= {name: facts.id for name, facts in self.ledger.topics.latest(me.pipeline, strand).items()}
+            owner = self.ledger.attempts.owner_of(strand) or me.pipeline  # a fork goes on from another pipeline's strand
+            ids |= {name: facts.id for name, facts in self.ledger.topics.latest(owner, strand).items()}
         places = dict(needed.sources)
         found = []
         for name, reader in self.readers.items():

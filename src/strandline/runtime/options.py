@@ -29,7 +29,12 @@ class ForBatches:
     count: int
 
 
-RunLimit = Continuous | AvailableNow | ForDuration | ForBatches
+@dataclass(frozen=True)
+class ClaimOnly:
+    """No batch: the tables enter the strand, and the next start goes on."""
+
+
+RunLimit = Continuous | AvailableNow | ForDuration | ForBatches | ClaimOnly
 
 
 @dataclass(frozen=True)

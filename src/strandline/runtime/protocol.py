@@ -35,7 +35,7 @@ from strandline.runtime.positions import Positions
 from strandline.runtime.topics import TopicChain
 from strandline.runtime.upsert import Upsert
 from strandline.tables.jvm import CommitConflict, CommitOutcomeUnknown, CommitRefused, JvmTable, StagedFiles
-from strandline.tables.view import Snapshot
+from strandline.tables.view import MAIN, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -408,7 +408,7 @@ class CommitProtocol:
             work.upsert.discard()
 
     def _expire(self, chain: TableChain) -> None:
-        keep = chain.sink.keep_snapshots
+        keep = chain.sink.keep_snapshots if chain.table.branch == MAIN else None  # a branch is kept whole until it is published
         if keep is not None and chain.table.snapshot_count() > keep + EXPIRE_EVERY:
             try:
                 chain.table.expire_to(keep)

@@ -17,11 +17,11 @@ from strandline.runtime.attending import Hire
 from strandline.runtime.failures import explain_batch_failure
 from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.lateness import LateWatermark
-from strandline.runtime.options import Allowances, RunLimit
+from strandline.runtime.options import Allowances, ClaimOnly, RunLimit
 from strandline.runtime.reporting import Reporter
-from strandline.runtime.running import RunningAttempt, RunSummary
+from strandline.runtime.running import EndReason, RunningAttempt, RunSummary
 from strandline.runtime.session import start_session
-from strandline.runtime.starting import register, start
+from strandline.runtime.starting import Started, register, start
 from strandline.runtime.state_backend import state_backend_warnings
 
 if TYPE_CHECKING:
@@ -57,8 +57,11 @@ def run_pipeline(
             _session(project, pipeline, number, session, reporter) as spark,
         ):
             started = start(spark, project, pipeline, ledger, registered, allowances, reporter)
-            attendants = [make(spark, started) for make in hire]
-            summary = RunningAttempt(spark, started, ledger, heartbeat, limit, reporter, attendants).run()
+            if isinstance(limit, ClaimOnly):
+                summary = _claimed(started, ledger)
+            else:
+                attendants = [make(spark, started) for make in hire]
+                summary = RunningAttempt(spark, started, ledger, heartbeat, limit, reporter, attendants).run()
     except BaseException as error:
         failure = explain_batch_failure(pipeline.name, error) if isinstance(error, Exception) else error
         _record_early_end(ledger, registered.attempt, failure)
@@ -71,6 +74,14 @@ def run_pipeline(
         raise failure from error
     ledger.close()
     return summary
+
+
+def _claimed(started: Started, ledger: Ledger) -> RunSummary:
+    started.close()
+    started.lateness.remove()
+    ledger.attempts.end(started.attempt, AttemptStatus.STOPPED, EndReason.CLAIMED.value)
+    name, number, strand = started.pipeline.name, started.attempt.number, started.identity.strand
+    return RunSummary(name, number, strand, 0, 0, EndReason.CLAIMED, None, {}, {})
 
 
 def _log_file(project: Project, pipeline: Pipeline, number: int) -> Path:

@@ -49,6 +49,10 @@ _SETTLE = 30.0
 """Seconds to wait for Spark to write `commits/N` after the last batch returned."""
 
 
+_UNTIL_EVERY = 1.0
+"""Seconds between two looks whether a bounded run is at its end; a cluster may have to be asked."""
+
+
 class EndReason(str, Enum):
     """Why a run ended without an error."""
 
@@ -57,6 +61,8 @@ class EndReason(str, Enum):
     INTERRUPTED = "it was interrupted"
     CANCELLED = "it was cancelled"
     DRAINED = "everything available was read"
+    REACHED = "it reached the end it was given"
+    CLAIMED = "its tables entered the strand"
 
 
 class _Halt(Exception):
@@ -113,6 +119,7 @@ class RunningAttempt:
         self._groups_told = True
         self._last_end = 0.0
         self._next_report = 0.0
+        self._next_until = 0.0
         self._batches = 0
         self._rows = 0
         self._snapshots: dict[str, int] = {}
@@ -399,6 +406,11 @@ class RunningAttempt:
             self._ledger.requests.answer(request.id, f"attempt {self._started.attempt.number} is ending")
 
     def _check_limits(self, now: float) -> None:
+        if self._started.pipeline.until is not None and now >= self._next_until:
+            self._next_until = now + _UNTIL_EVERY
+            end = dict(self._returned.end.sources) if self._returned else {}
+            if all(reader.reached(end.get(name)) for name, reader in self._started.readers.items()):
+                self._end(EndReason.REACHED)
         if isinstance(self._limit, ForDuration) and now - self._began >= self._limit.span.total_seconds():
             self._end(EndReason.LIMIT)
         began, limit = self._batch_began, self._started.pipeline.checkpoint.timeout

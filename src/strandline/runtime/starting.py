@@ -22,8 +22,9 @@ from strandline.model.errors import AlreadyRunning, CheckpointDamaged, Environme
 from strandline.model.fence import latest
 from strandline.model.kafka import TopicSink
 from strandline.model.offsets import ORIGIN, Offsets
-from strandline.model.stamp import TOPICS_FACT, Holder
+from strandline.model.stamp import TOPICS_FACT, UNTIL_FACT, Holder
 from strandline.model.times import rfc3339, utc_now
+from strandline.model.until import Until
 from strandline.project.config import Project
 from strandline.project.loader import code_fingerprint
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
@@ -43,7 +44,7 @@ from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Reporter
 from strandline.runtime.sources import SourceReader, readers_of
 from strandline.runtime.strands import FILE as STRAND_FILE
-from strandline.runtime.strands import Restoration, StrandOrigin, strand_origin
+from strandline.runtime.strands import Restoration, StrandOrigin, branch_of, strand_origin
 from strandline.runtime.topics import TopicChain, check_columns, topic_chain
 from strandline.runtime.upsert import BRANCH_PREFIX
 from strandline.tables.catalog import EmbeddedCatalog
@@ -119,7 +120,13 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     if not anew:
         check_identity(facts, pipeline.name, ledger.attempts.owner_of(facts.strand) if facts.strand else None)
     catalog = EmbeddedCatalog(project)
-    ours = [catalog.load(name) for name in filter(pipeline.writes, catalog.tables())]
+    branch = branch_of(pipeline, strand_origin(checkpoint) if not anew else None)
+    ours = [catalog.load(name).on(branch) for name in filter(pipeline.writes, catalog.tables())]
+    if pipeline.parent is not None and not anew and facts.strand is None:
+        raise NotFound(
+            f"fork '{pipeline.name}' has no checkpoint: its making was interrupted, or the checkpoint is lost",
+            next_command=f"strandline fork {pipeline.parent} --as {pipeline.name} …, as it was made",
+        )
     if not anew and facts.strand is None:
         for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
             check_table(
@@ -153,9 +160,17 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         raise EnvironmentProblem(
             f"the checkpoint folder {checkpoint.location} cannot be written: {error.strerror}", next_command="strandline doctor"
         ) from error
+    ours = [view.on(branch_of(pipeline, origin)) for view in ours]
     if origin is not None and ledger.strands.get(pipeline.name, strand) is None:
         record = StrandRecord(
-            pipeline.name, strand, "restore", origin.parent, origin.batch, origin.savepoint or None, attempt.number, rfc3339(utc_now())
+            pipeline.name,
+            strand,
+            origin.how,
+            origin.parent or None,
+            origin.batch,
+            origin.savepoint or None,
+            attempt.number,
+            rfc3339(utc_now()),
         )
         ledger.strands.record(record)
     known = {**(_witnessed_topics(ours, origin.parent) if origin is not None else {}), **_witnessed_topics(ours, strand)}
@@ -204,7 +219,8 @@ def _new_place(
             restoration.lay_out(new.storage)
             new.storage.write(STRAND_FILE, restoration.origin.encode())
     new.give_identity()
-    if restoration is not None and (found := verify(new, restoration.origin.batch)).answer is not Answer.YES:
+    restored = restoration.origin.batch if restoration is not None else -1
+    if restored >= 0 and (found := verify(new, restored)).answer is not Answer.YES:
         raise CheckpointDamaged(
             f"the restored checkpoint {new.location} is not complete: {found.because}", next_command="the same command again"
         )
@@ -249,14 +265,15 @@ def start(
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
     first = registered.origin is not None and facts.next_batch == registered.origin.batch + 1
-    if registered.origin is not None and first and ledger.batches.newest(pipeline.name, registered.strand) is None:
+    if registered.origin is not None and first and facts.next_batch > 0 and ledger.batches.newest(pipeline.name, registered.strand) is None:
         place = json.dumps(last.to_json())
         ledger.batches.inherit(
             BatchRecord(pipeline.name, registered.strand, registered.origin.batch, attempt.number, place, place, last.digest, {})
         )
-    parent = registered.origin.parent if registered.origin is not None else None
+    parent = (registered.origin.parent or None) if registered.origin is not None else None
     inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps, parent)
-    claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow, registered.origin)
+    branch = branch_of(pipeline, registered.origin)
+    claims = Claims(identity, ledger, facts, positions, registered.boundary_reason, allow, registered.origin, branch)
     ledger.attempts.bind(attempt, registered.strand, [output.sink.name for output in dataflow.outputs if output.sink])
     topics = [(output, _open_topic(project, pipeline.name, output)) for output in dataflow.outputs if isinstance(output.sink, TopicSink)]
     chains: list[tuple[Output, TableChain]] = []
@@ -274,7 +291,7 @@ def start(
     if facts.next_batch > 0:
         inputs.commit_groups(last)  # what the last attempt completed and could not tell any more
     gaps = ledger.gaps.of_strand(pipeline.name, registered.strand)
-    protocol = CommitProtocol(identity, dataflow, chains, topics, positions, ledger, _prover(readers), gaps)
+    protocol = CommitProtocol(identity, dataflow, chains, topics, positions, ledger, _prover(readers, pipeline.until), gaps)
     return Started(
         pipeline,
         attempt,
@@ -302,14 +319,16 @@ def _origin_of(checkpoint: Checkpoint, facts: CheckpointFacts, readers: Mapping[
     return origin
 
 
-def _prover(readers: Mapping[str, SourceReader]) -> Prover:
+def _prover(readers: Mapping[str, SourceReader], until: Until | None) -> Prover:
+    bounded = {UNTIL_FACT: str(until)} if until is not None else {}
+
     def prove(start: Offsets, end: Offsets) -> dict[str, str]:
         before, after = dict(start.sources), dict(end.sources)
         facts: dict[str, dict[str, object]] = {}
         for name, reader in readers.items():
             for kind, by_topic in reader.prove(before.get(name), after.get(name)).items():
                 facts.setdefault(kind, {}).update(by_topic)
-        return {kind: json.dumps(by_topic, sort_keys=True) for kind, by_topic in facts.items()}
+        return {**bounded, **{kind: json.dumps(by_topic, sort_keys=True) for kind, by_topic in facts.items()}}
 
     return prove
 
@@ -340,8 +359,8 @@ def _open_table(spark: SparkSession, project: Project, sink: TableSink, output: 
         claims.check_missing(sink.name, is_side_table=output.role is not Role.DATA)
     catalog = project.profile.catalog.name
     provision(spark, catalog, sink, output.frame, claims.birth_mark())
-    table = JvmTable(spark, catalog, sink.name)
-    _settle(project, claims.ledger, claims.identity, sink.name)
+    table = JvmTable(spark, catalog, sink.name, claims.branch)
+    _settle(project, claims, sink.name)
     _drop_leftover_branches(table, claims.identity, claims.ledger)
     return TableChain(sink, table, None)
 
@@ -359,11 +378,13 @@ def _already_running(holder: Attempt) -> AlreadyRunning:
     )
 
 
-def _settle(project: Project, ledger: Ledger, identity: Identity, table: str) -> None:
+def _settle(project: Project, claims: Claims, table: str) -> None:
     """What a killed attempt did not get to record: commits that the table holds and the ledger does not know."""
-    view = EmbeddedCatalog(project).find(table)
-    if view is None:
+    ledger, identity = claims.ledger, claims.identity
+    found = EmbeddedCatalog(project).find(table)
+    if found is None:
         return
+    view = found.on(claims.branch)
     known = {record.snapshot_id for record in ledger.commits.of_table(table)}
     reachable = {snapshot.id for snapshot in view.ancestors()}
     landed: set[tuple[str, int]] = set()

@@ -8,10 +8,18 @@ from dataclasses import asdict, dataclass, field
 
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.storage import Storage
+from strandline.model.definition import Pipeline
 from strandline.model.errors import CheckpointDamaged
+from strandline.tables.view import MAIN
 
 FILE = "strandline-strand.json"
-STRAND_VERSION = 1
+STRAND_VERSION = 2
+"""2: kind, branch, publication."""
+
+RESTORE, FORK, PUBLISH = "restore", "fork", "publish"
+
+PUBLISHED_BY = "published"
+"""The holder that a published branch's mark gets: no attempt has this id, so none may write there any more."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +27,28 @@ class TableStart:
     """How a table enters the strand."""
 
     head: int | None
-    """Its newest snapshot when this was decided: if it has moved since, somebody must decide again."""
+    """Its newest snapshot, on the strand's branch, when this was decided: if it has moved since, somebody must decide again."""
     rollback_to: int | None = None
-    """The snapshot to go back to; None leaves the table where it is."""
+    """The snapshot to go to; None leaves the table where it is."""
+    emptied: bool = False
+    """The branch begins without the rows of main."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A branch whose content becomes main's."""
+
+    branch: str
+    pipeline: str
+    """Who wrote it."""
+    attempt: int
+    attempt_id: str
+    """The holder that its writer's mark gets, newer than any that wrote."""
 
 
 @dataclass(frozen=True)
 class StrandOrigin:
-    """A strand that goes on from a batch of another."""
+    """A strand that goes on from a batch of another, or of none: then at the sources' beginning, as batch -1."""
 
     parent: str
     batch: int
@@ -34,6 +56,11 @@ class StrandOrigin:
     claim: bool = False
     """The savepoint is this strand's own: it goes when the strand has a completed batch."""
     tables: Mapping[str, TableStart] = field(default_factory=dict)
+    how: str = RESTORE
+    branch: str = MAIN
+    """Where the strand writes."""
+    publishes: Published | None = None
+    """The branch that ends where this strand begins."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": STRAND_VERSION, **asdict(self)}, indent=1).encode()
@@ -43,7 +70,9 @@ class StrandOrigin:
         told = json.loads(raw)
         if told.pop("version") > STRAND_VERSION:
             raise ValueError("it was written by a newer strandline")
-        return cls(**{**told, "tables": {name: TableStart(**start) for name, start in told["tables"].items()}})
+        published = told.get("publishes")
+        tables = {name: TableStart(**start) for name, start in told["tables"].items()}
+        return cls(**{**told, "tables": tables, "publishes": Published(**published) if published else None})
 
 
 @dataclass(frozen=True)
@@ -53,6 +82,11 @@ class Restoration:
     origin: StrandOrigin
     lay_out: Callable[[Storage], None]
     """Writes its files."""
+
+
+def branch_of(pipeline: Pipeline, origin: StrandOrigin | None) -> str:
+    """Where a pipeline writes: a fork's declaration says it, or the restore that its strand began with."""
+    return pipeline.branch if pipeline.branch != MAIN or origin is None else origin.branch
 
 
 def strand_origin(checkpoint: Checkpoint) -> StrandOrigin | None:

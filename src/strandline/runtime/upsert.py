@@ -1,6 +1,6 @@
-"""Upserts: MERGE on a private branch, published to main by compare-and-set.
+"""Upserts: MERGE on a private branch, published by compare-and-set.
 
-Readers of main never see a half-merged batch, and a merge that raced with another writer is redone on top of it.
+Readers never see a half-merged batch, and a merge that raced with another writer is redone on top of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Upsert:
                 raise CommitRefused(decision)
             base = self._table.head()
             assert base is not None, "an empty table takes staged files instead"
-            self._table.branch_at_main(self._branch)
+            self._table.branch_off(self._branch)
             self._merge(stamp)
             self._table.refresh()
             merged = self._table.head(self._branch)
@@ -51,8 +51,8 @@ class Upsert:
                 self.discard()
                 return None
             try:
-                # The fence judged main at `base`; publishing only from there makes that judgement still true.
-                return self._table.publish(self._branch, base.id, stamp.witness, stamp.pipeline)
+                # The fence judged the table at `base`; publishing only from there makes that judgement still true.
+                return self._table.fast_forward(self._branch, base.id, stamp.witness, stamp.pipeline)
             except CommitConflict:
                 if left == 0:
                     raise

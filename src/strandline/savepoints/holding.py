@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strandline.ledger import Ledger
 from strandline.model.fence import is_rolled_back, latest
 from strandline.model.stamp import Witness
-from strandline.tables.view import MAIN, Link, TableView
+from strandline.tables.view import Link, TableView
 
 
 def links_of(ledger: Ledger, pipeline: str, strand: str, batch: int) -> tuple[Link, ...]:
@@ -27,7 +27,7 @@ def links_of(ledger: Ledger, pipeline: str, strand: str, batch: int) -> tuple[Li
 def why_not(view: TableView, at: int | None, pipeline: str, links: Sequence[Link], ledger: Ledger) -> str | None:
     """None when it is proven."""
     witness = next((s.stamp.witness for s in view.lineage(at) if s.stamp is not None and s.stamp.pipeline == pipeline), None)
-    if at == view.refs.get(MAIN):
+    if at == view.head:
         mark, newest = view.mark(pipeline), view.newest_stamp(pipeline)
         if is_rolled_back(mark, newest):
             return "it was rolled back without a boundary"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from strandline.checkpoints.needed import FileKind
@@ -17,13 +17,14 @@ from strandline.checkpoints.state_files import relocate_operator
 from strandline.checkpoints.storage import Storage
 from strandline.ledger import Ledger
 from strandline.model.definition import Pipeline
-from strandline.model.errors import ChainBroken, CheckpointDamaged, SavepointDamaged, UsageError
+from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, SavepointDamaged, UsageError
 from strandline.model.fence import latest
+from strandline.model.fork import checked_branch
 from strandline.model.offsets import Offsets
 from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
 from strandline.runtime.strands import FILE as STRAND_FILE
-from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
+from strandline.runtime.strands import Restoration, StrandOrigin, TableStart, branch_of, strand_origin
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
@@ -37,6 +38,29 @@ _IDENTITY = ("metadata", STRAND_FILE)
 class TableChoice(str, Enum):
     ROLLBACK = "rollback"
     CONTINUE = "continue"
+    BRANCH = "branch"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What happens to the tables, as somebody chose it."""
+
+    choice: TableChoice
+    branch: str = ""
+    """The new branch, for that choice."""
+
+    def __str__(self) -> str:
+        return f"branch:{self.branch}" if self.branch else self.choice.value
+
+    @classmethod
+    def parse(cls, text: str | None) -> Tables | None:
+        """None when it is not one of the choices."""
+        if text is not None and text.startswith("branch:"):
+            return cls(TableChoice.BRANCH, checked_branch(text.removeprefix("branch:")))
+        return {str(known): known for known in (ROLLBACK, CONTINUE)}.get(text or "")
+
+
+ROLLBACK, CONTINUE = Tables(TableChoice.ROLLBACK), Tables(TableChoice.CONTINUE)
 
 
 @dataclass(frozen=True)
@@ -57,10 +81,14 @@ class TablePlan:
     """The pipeline's first and last batch among them."""
     foreign_leaving: tuple[int, ...] = ()
     """Those among them that others wrote."""
+    branch: str = MAIN
+    """Where the strand will write."""
+    emptied: bool = False
+    """A new branch begins without rows."""
 
     @property
     def start(self) -> TableStart:
-        return TableStart(self.head, self.target if self.target != self.head else None)
+        return TableStart(self.head, self.target if self.target != self.head else None, self.emptied)
 
 
 @dataclass(frozen=True)
@@ -87,6 +115,9 @@ class RestorePlan:
 
 
 def _told(plan: TablePlan) -> str:
+    if plan.choice is TableChoice.BRANCH:
+        where = f"at snapshot {plan.target}" if plan.target is not None else "without rows"
+        return f"table {plan.table}: branch '{plan.branch}' begins {where}, and everything is written there; main stays as it is"
     if plan.target == plan.head:
         where = f"on snapshot {plan.head}" if plan.head is not None else "into it, which is empty"
         return f"table {plan.table}: nothing leaves it; a boundary is put {where}"
@@ -100,8 +131,8 @@ def _told(plan: TablePlan) -> str:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """What is restored, wherever it comes from."""
+class Source:
+    """What is gone on from, wherever it comes from."""
 
     strand: str
     batch: int
@@ -111,6 +142,10 @@ class _Source:
     size: int
     operators: frozenset[str]
     """Files that hold absolute paths."""
+    branch: str = MAIN
+    """Of the tables, which the strand wrote to."""
+    snapshots: Mapping[str, int | None] = field(default_factory=dict)
+    """The tables' snapshots after the batch, where something names them."""
 
     def lay_out(self, storage: Storage) -> None:
         for path, content in self.files.items():
@@ -129,26 +164,32 @@ def plan_from_savepoint(
     pipeline: Pipeline,
     ledger: Ledger,
     archive: Archive,
-    choice: TableChoice,
+    tables: Tables,
     *,
     claim: bool = False,
     again: Collection[str] = (),
 ) -> Restore:
-    """Every file is checked against the manifest first: nothing is planned on a damaged savepoint.
+    """What a restore would do.
 
     Args:
         again: outputs that may begin at the restored batch, whatever they hold.
     """
+    if claim and archive.location != archive_of(project, pipeline.name, archive.read().id).location:
+        raise UsageError(
+            f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
+            next_command=f"strandline run {pipeline.name} --from-savepoint {archive.location} --tables {tables}",
+        )
+    source = saved_source(project, pipeline, archive, again)
+    return plan_restore(project, pipeline, ledger, source, tables, again, claim)
+
+
+def saved_source(project: Project, pipeline: Pipeline, archive: Archive, again: Collection[str] = ()) -> Source:
+    """Every file is checked against the manifest first: nothing is planned on a damaged savepoint."""
     saved = archive.read()
     if saved.pipeline != pipeline.name:
         raise UsageError(
             f"savepoint {saved.id} belongs to pipeline '{saved.pipeline}', not to '{pipeline.name}'",
             next_command=f"strandline savepoint list {pipeline.name}",
-        )
-    if claim and archive.location != archive_of(project, pipeline.name, saved.id).location:
-        raise UsageError(
-            f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
-            next_command=f"strandline run {pipeline.name} --from-savepoint {archive.location} --tables {choice.value}",
         )
     if damages := archive.damages(saved.files):
         more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
@@ -157,7 +198,7 @@ def plan_from_savepoint(
             next_command=f"strandline savepoint list {pipeline.name}, and use another",
         )
     files = {file.path.removeprefix(CHECKPOINT): file for file in saved.files if file.path.startswith(CHECKPOINT)}
-    source = _Source(
+    source = Source(
         saved.strand,
         saved.batch,
         saved.id,
@@ -165,6 +206,8 @@ def plan_from_savepoint(
         {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
+        saved.branch,
+        {table.name: table.snapshot for table in saved.tables},
     )
     catalog = EmbeddedCatalog(project)
     for table in saved.tables:
@@ -174,17 +217,27 @@ def plan_from_savepoint(
                 f"table '{table.name}' is another one than when savepoint {saved.id} was taken: it was dropped and made again",
                 next_command=f"strandline history {table.name}",
             )
-    return _plan(project, pipeline, ledger, source, choice, again, claim, {table.name: table.snapshot for table in saved.tables})
+    return source
 
 
 def plan_from_checkpoint(
-    project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, choice: TableChoice, *, again: Collection[str] = ()
+    project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, tables: Tables, *, again: Collection[str] = ()
 ) -> Restore:
     """The same from a batch that the checkpoint still keeps."""
+    source = kept_source(project, pipeline, ledger, batch, f"strandline run {pipeline.name} --from-checkpoint")
+    return plan_restore(project, pipeline, ledger, source, tables, again)
+
+
+def kept_source(project: Project, pipeline: Pipeline, ledger: Ledger, batch: int | None, command: str) -> Source:
+    """A batch of the checkpoint, the newest one when none is named.
+
+    Args:
+        command: with a batch behind it, asks for another one.
+    """
     checkpoint = current_checkpoint(project, pipeline.name)
-    strand, known = restartable(checkpoint, ledger, pipeline.name, batch, f"strandline run {pipeline.name} --from-checkpoint")
+    strand, known = restartable(checkpoint, ledger, pipeline.name, batch, command)
     content: dict[str, Callable[[], bytes]] = {}
-    needed = needed_by(checkpoint, batch)
+    needed = needed_by(checkpoint, known.batch)
     for file in needed:
         raw = checkpoint.storage.read(file.path)
         if raw is None:
@@ -192,39 +245,51 @@ def plan_from_checkpoint(
                 f"checkpoint file {file.path} vanished: is '{pipeline.name}' running?", next_command="strandline status"
             )
         content[file.path] = lambda raw=raw: raw  # type: ignore[misc]
-    source = _Source(
+    return Source(
         strand,
-        batch,
+        known.batch,
         "",
         Offsets.from_json(json.loads(known.offsets_end)),
         content,
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
+        branch_of(pipeline, strand_origin(checkpoint)),
     )
-    return _plan(project, pipeline, ledger, source, choice, again, False, {})
 
 
-def _plan(
+def plan_restore(
     project: Project,
     pipeline: Pipeline,
     ledger: Ledger,
-    source: _Source,
-    choice: TableChoice,
-    again: Collection[str],
-    claim: bool,
-    saved: Mapping[str, int | None],
+    source: Source,
+    choice: Tables,
+    again: Collection[str] = (),
+    claim: bool = False,
 ) -> Restore:
-    catalog = EmbeddedCatalog(project)
-    ours = filter(pipeline.writes, catalog.tables())
+    if choice.branch and pipeline.branch != MAIN:
+        raise UsageError(
+            f"'{pipeline.name}' is a fork and writes to branch '{pipeline.branch}'; it is restored there",
+            next_command=f"the same command with --tables rollback, or: strandline fork {pipeline.parent} …",
+        )
     links = links_of(ledger, pipeline.name, source.strand, source.batch)
     _check_deliveries(pipeline, ledger, links, again)
-    planner = _Planner(pipeline.name, ledger, source, links, choice)
-    tables = tuple(planner.plan(catalog.load(name), saved.get(name)) for name in ours if name not in again)
+    tables = plan_tables(project, pipeline, ledger, source, choice, again)
     shown = RestorePlan(
         pipeline.name, source.strand, source.batch, source.savepoint, source.positions, len(source.files), source.size, tables
     )
-    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, {table.table: table.start for table in tables})
+    starts = {table.table: table.start for table in tables}
+    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, starts, branch=choice.branch or source.branch)
     return Restore(shown, Restoration(origin, source.lay_out))
+
+
+def plan_tables(
+    project: Project, pipeline: Pipeline, ledger: Ledger, source: Source, choice: Tables, again: Collection[str] = ()
+) -> tuple[TablePlan, ...]:
+    """What happens to each table that the pipeline has written, or could have."""
+    catalog = EmbeddedCatalog(project)
+    planner = _Planner(pipeline.name, ledger, source, links_of(ledger, pipeline.name, source.strand, source.batch), choice)
+    ours = [name for name in catalog.tables() if pipeline.writes(name) and name not in again]
+    return tuple(planner.plan(catalog.load(name).on(source.branch), source.snapshots.get(name)) for name in ours)
 
 
 def _check_deliveries(pipeline: Pipeline, ledger: Ledger, links: Sequence[Link], again: Collection[str]) -> None:
@@ -244,21 +309,28 @@ def _check_deliveries(pipeline: Pipeline, ledger: Ledger, links: Sequence[Link],
 class _Planner:
     pipeline: str
     ledger: Ledger
-    source: _Source
+    source: Source
     links: Sequence[Link]
-    choice: TableChoice
+    tables: Tables
 
     def plan(self, view: TableView, saved: int | None) -> TablePlan:
-        at = view.refs.get(MAIN)
-        if self.choice is TableChoice.CONTINUE:
+        choice, at = self.tables.choice, view.head
+        if choice is TableChoice.BRANCH:
+            return self._branched(view, saved)
+        if view.branch != MAIN and at is None:
+            raise NotFound(
+                f"table '{view.name}' has no branch '{view.branch}' any more: it was published or dropped",
+                next_command="the same command with --tables branch:NAME",
+            )
+        if choice is TableChoice.CONTINUE:
             self._check_continues(view, at)
-            return TablePlan(view.name, self.choice, at, at)
+            return TablePlan(view.name, choice, at, at)
         target = self._target(view, saved)
         nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
         if saved is None or target != saved:
             self._check_holds(view, target, saved)
         if target == at or nothing_came:
-            return TablePlan(view.name, self.choice, at, at)
+            return TablePlan(view.name, choice, at, at)
         if target is None or target not in view.snapshots:
             kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
             raise ChainBroken(
@@ -271,7 +343,7 @@ class _Planner:
         batches = [stamp.batch for stamp in stamps] + [stamp.batch_first for stamp in stamps]
         return TablePlan(
             view.name,
-            self.choice,
+            choice,
             at,
             target,
             tuple(snapshot.id for snapshot in leaving),
@@ -280,6 +352,19 @@ class _Planner:
             (min(batches), max(batches)) if batches else None,
             tuple(s.id for s in leaving if s.operation != "replace" and (s.stamp is None or s.stamp.pipeline != self.pipeline)),
         )
+
+    def _branched(self, view: TableView, saved: int | None) -> TablePlan:
+        check_new_branch(view, self.tables.branch)
+        target = self._target(view, saved)
+        if saved is None or target != saved:
+            self._check_holds(view, target, saved)
+        if target is not None and target not in view.snapshots:
+            raise ChainBroken(
+                f"table '{view.name}' no longer keeps snapshot {target}, which holds it as it was after batch {self.source.batch}",
+                next_command=f"strandline savepoint list {self.pipeline}, which keep theirs",
+            )
+        emptied = target is None and view.refs.get(MAIN) is not None
+        return TablePlan(view.name, TableChoice.BRANCH, None, target, branch=self.tables.branch, emptied=emptied)
 
     def _target(self, view: TableView, saved: int | None) -> int | None:
         """The table as it was after the batch, with what others did to it before the pipeline's next commit.
@@ -320,6 +405,14 @@ class _Planner:
             )
         if reason := why_not(view, at, self.pipeline, self.links, self.ledger):
             raise ChainBroken(f"table '{view.name}' does not end where the restore goes on: {reason}", next_command=again)
+
+
+def check_new_branch(view: TableView, branch: str) -> None:
+    if branch in view.refs:
+        raise UsageError(
+            f"table '{view.name}' has a branch or tag '{branch}' already",
+            next_command="the same command with another name",
+        )
 
 
 def _added(snapshot: Snapshot) -> int:

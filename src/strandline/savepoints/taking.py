@@ -38,12 +38,12 @@ from strandline.project.config import Project
 from strandline.runtime.jars import locked_jars
 from strandline.runtime.keyed.records import operator_records
 from strandline.runtime.liveness import process_is_gone, this_process
+from strandline.runtime.strands import branch_of, strand_origin
 from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
 from strandline.savepoints.removing import Tagger, remove
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import MAIN
 
 TAKE_TRIES = 3
 """A running pipeline may let go of an old batch while it is copied; a newer one is taken then."""
@@ -149,6 +149,7 @@ class Taker:
 
     def _facts(self, wish: Wish, checkpoint: Checkpoint, known: BatchRecord) -> Savepoint:
         strand, batch = known.strand, known.batch
+        branch = branch_of(self.pipeline, strand_origin(checkpoint))
         plan = checkpoint.plan(batch)
         if plan is None:
             raise self._vanished(f"offsets/{batch}")
@@ -173,16 +174,17 @@ class Taker:
             operators=tuple(operators),
             versions=versions(),
             contracts={},
-            tables=self._tables(strand, batch),
+            tables=self._tables(strand, batch, branch),
             topics=self._topics(strand, batch),
+            branch=branch,
         )
 
-    def _tables(self, strand: str, batch: int) -> tuple[SavedTable, ...]:
+    def _tables(self, strand: str, batch: int, branch: str) -> tuple[SavedTable, ...]:
         catalog = EmbeddedCatalog(self.project)
         links = links_of(self.ledger, self.pipeline.name, strand, batch)
         found = []
         for name in filter(self.pipeline.writes, catalog.tables()):
-            view = catalog.load(name)
+            view = catalog.load(name).on(branch)
             at = view.after_batch(self.pipeline.name, links)
             if at is not None and at not in view.snapshots:
                 raise NotFound(
@@ -195,7 +197,7 @@ class Taker:
                     next_command=f"strandline run {self.pipeline.name}, which says what does not agree",
                 )
             schema = view.schema_id_of(at) if at is not None else None
-            found.append(SavedTable(name, view.uuid, at, view.refs.get(MAIN), schema))
+            found.append(SavedTable(name, view.uuid, at, view.head, schema))
         return tuple(found)
 
     def _topics(self, strand: str, batch: int) -> tuple[SavedTopic, ...]:

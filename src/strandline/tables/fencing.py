@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.model.fence import NEVER, Decision, Verdict
 from strandline.model.stamp import Holder, Witness, decode_mark, mark_key
-from strandline.tables.view import Snapshot
+from strandline.tables.view import MAIN, Snapshot
 
 Judge = Callable[[Witness | None, Witness | None], Decision]
 """(mark, newest stamp) → decision."""
@@ -21,9 +21,10 @@ class FenceValidator:
     the mark is read in the same breath from the same refreshed metadata.
     """
 
-    def __init__(self, judge: Judge, pipeline: str, holder: Holder, parser: Any, table: Any) -> None:
+    def __init__(self, judge: Judge, pipeline: str, holder: Holder, parser: Any, table: Any, branch: str = MAIN) -> None:
         self._judge = judge
         self._parser = parser
+        self._branch = branch
         self._pipeline = pipeline
         self._holder = holder
         self._table = table
@@ -32,7 +33,7 @@ class FenceValidator:
     def validate(self, ancestry: Any) -> bool:
         """Iceberg's question. Answering no makes Iceberg delete what this commit wrote; so when the table already holds
         this very commit (an earlier try landed after all), raise instead: the outcome is looked up before anything."""
-        decision = self._judge(*witnesses(self._table, ancestry, self._pipeline, self._parser))
+        decision = self._judge(*witnesses(self._table, ancestry, self._pipeline, self._parser, self._branch))
         if decision.verdict is Verdict.DUPLICATE and decision.seen is not None and decision.seen.holder == self._holder:
             raise RuntimeError("this commit is already in the table")
         self.refusal = None if decision.accepted else decision
@@ -50,9 +51,9 @@ class FenceValidator:
         implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
 
 
-def witnesses(table: Any, ancestry: Any, pipeline: str, parser: Any) -> tuple[Witness | None, Witness | None]:
-    """(mark, newest stamp) of a pipeline, from one state of a Java table."""
-    mark = decode_mark(table.properties().get(mark_key(pipeline)))
+def witnesses(table: Any, ancestry: Any, pipeline: str, parser: Any, branch: str = MAIN) -> tuple[Witness | None, Witness | None]:
+    """(mark, newest stamp) of a pipeline on a branch, from one state of a Java table."""
+    mark = decode_mark(table.properties().get(mark_key(pipeline, branch)))
     newest = newest_witness(ancestry, pipeline, parser)
     if newest is None and mark is not None and mark.snapshot_id is not None and table.snapshot(mark.snapshot_id) is not None:
         newest = NEVER  # not expired, and yet not in the history: somebody moved the table back

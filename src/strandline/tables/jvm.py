@@ -19,7 +19,7 @@ from strandline.model.errors import TableUnavailable
 from strandline.model.fence import Decision
 from strandline.model.stamp import Stamp, Witness, encode_mark, mark_key
 from strandline.tables.fencing import FenceValidator, Judge, each, plain_snapshot, witnesses
-from strandline.tables.view import Snapshot
+from strandline.tables.view import MAIN, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,13 +48,35 @@ class StagedFiles:
 
 
 @dataclass(frozen=True)
-class Rollback:
-    """Main goes back to an older snapshot; a tag keeps what it leaves."""
+class Retired:
+    """A branch that ends: what it holds is published. Its mark is taken over, so that its writer cannot begin it again."""
+
+    branch: str
+    pipeline: str
+    by: Witness
+
+
+@dataclass(frozen=True)
+class Move:
+    """The branch goes to another snapshot, an older one or a published one; a tag keeps what it leaves."""
 
     to: int
     leaving: int
-    """Main's head, from which it goes back."""
+    """The branch's head, from which it goes."""
     keep_as: str
+    retiring: Retired | None = None
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The branch begins."""
+
+    at: int | None
+    """The snapshot it begins with; None begins it without rows."""
+
+
+Entrance = Move | Begin
+"""What happens to a branch in the same transaction as the boundary on top of it: no reader sees one without the other."""
 
 
 class CommitRefused(Exception):
@@ -76,13 +98,17 @@ class CommitOutcomeUnknown(Exception):
 class JvmTable:
     """One Iceberg table, loaded in the driver's JVM."""
 
-    def __init__(self, spark: SparkSession, catalog: str, name: str) -> None:
+    def __init__(self, spark: SparkSession, catalog: str, name: str, branch: str = MAIN) -> None:
         self._spark = spark
+        self.branch = branch
+        """Where everything is read and written."""
         jvm: Any = spark._jvm
         # Looked up once: every dot of a Java package name is a round trip.
         self._snapshot_util = jvm.org.apache.iceberg.util.SnapshotUtil
         self._parser = jvm.org.apache.iceberg.SnapshotParser
         self._cleanup_level = jvm.org.apache.iceberg.ExpireSnapshots.CleanupLevel
+        self._array_list = jvm.java.util.ArrayList
+        self._expressions = jvm.org.apache.iceberg.expressions.Expressions
         self.catalog = catalog
         self.name = name
         self.full_name = f"{catalog}.{name}"
@@ -95,22 +121,34 @@ class JvmTable:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
+    def on(self, branch: str) -> JvmTable:
+        """The same table, seen from another branch."""
+        return self if branch == self.branch else JvmTable(self._spark, self.catalog, self.name, branch)
+
     def refresh(self) -> None:
         self._table.refresh()
 
-    def witnesses(self, pipeline: str) -> tuple[Witness | None, Witness | None]:
-        """(mark, newest stamp) of a pipeline on main, as of the last refresh."""
-        return witnesses(self._table, self._ancestors(), pipeline, self._parser)
+    def witnesses(self, pipeline: str, at: int | None = None) -> tuple[Witness | None, Witness | None]:
+        """(mark, newest stamp) of a pipeline on the branch, as of the last refresh; or as a snapshot's history would have it."""
+        return witnesses(self._table, self._ancestors(at), pipeline, self._parser, self.branch)
 
-    def _ancestors(self) -> Any:
-        return self._snapshot_util.currentAncestors(self._table)
+    def _ancestors(self, at: int | None = None) -> Any:
+        """Java snapshots of the branch, or of a snapshot, newest first; none while it does not exist."""
+        head = self._table.snapshot(self.branch) if at is None else self._table.snapshot(at)
+        if head is None:
+            return self._array_list()
+        return self._snapshot_util.ancestorsBetween(self._table, head.snapshotId(), None)
 
-    def head(self, branch: str = "main") -> Snapshot | None:
-        snapshot = self._table.snapshot(branch)
+    def head(self, branch: str | None = None) -> Snapshot | None:
+        snapshot = self._table.snapshot(branch or self.branch)
         return plain_snapshot(snapshot, self._parser) if snapshot is not None else None
 
+    def head_id(self, branch: str | None = None) -> int | None:
+        snapshot = self._table.snapshot(branch or self.branch)
+        return int(snapshot.snapshotId()) if snapshot is not None else None
+
     def own_snapshot(self, stamp: Stamp) -> Snapshot | None:
-        """The snapshot that carries exactly this stamp's batch by exactly this attempt, if main's history has it."""
+        """The snapshot that carries exactly this stamp's batch by exactly this attempt, if the branch's history has it."""
         for snapshot in each(self._ancestors()):
             if snapshot.summary().get("strandline.pipeline") != stamp.pipeline:
                 continue
@@ -132,35 +170,27 @@ class JvmTable:
         """One transaction: files + stamp + mark, judged by the fence against the table as it is at that instant."""
         return self._commit(staged, stamp, judge, CrashPoint.COMMITTING)
 
-    def claim(self, stamp: Stamp, judge: Judge, rollback: Rollback | None = None) -> Snapshot:
-        """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again.
+    def claim(self, stamp: Stamp, judge: Judge, entrance: Entrance | None = None) -> Snapshot:
+        """A boundary: an empty stamped snapshot. It moves the ref, so that every older attempt's commit is judged again."""
+        return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING, entrance)
 
-        With a rollback, main goes back and the boundary is put on top in the same transaction: no reader sees one without the other.
-        """
-        return self._commit(StagedFiles((), ()), stamp, judge, CrashPoint.CLAIMING, rollback)
-
-    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint, rollback: Rollback | None = None) -> Snapshot:
+    def _commit(self, staged: StagedFiles, stamp: Stamp, judge: Judge, point: CrashPoint, entrance: Entrance | None = None) -> Snapshot:
         transaction = self._table.newTransaction()
         view = transaction.table()
-        if rollback is not None:
-            if int(view.currentSnapshot().snapshotId()) != rollback.leaving:  # a transaction begins with a fresh look
-                raise CommitConflict("main moved")
-            try:
-                manage = transaction.manageSnapshots().createTag(rollback.keep_as, rollback.leaving)
-                manage.setMaxRefAgeMs(rollback.keep_as, FOR_EVER).setCurrentSnapshot(rollback.to).commit()
-            except JAVA_ERRORS as error:
-                raise _classify(error, None) from error
-        append = transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
+        update = self._entered(transaction, view, entrance)
         for handle in staged.handles:
-            append.appendFile(handle)
+            update.appendFile(handle)
         for key, value in stamp.to_summary().items():
-            append.set(key, value)
-        validator = FenceValidator(judge, stamp.pipeline, stamp.holder, self._parser, view)
-        append.validateWith(validator)
+            update.set(key, value)
+        validator = FenceValidator(judge, stamp.pipeline, stamp.holder, self._parser, view, self.branch)
+        update.validateWith(validator).toBranch(self.branch)
         try:
-            append.commit()
-            mark = replace(stamp.witness, snapshot_id=int(view.currentSnapshot().snapshotId()))
-            transaction.updateProperties().set(mark_key(stamp.pipeline), encode_mark(mark)).commit()
+            update.commit()
+            mark = replace(stamp.witness, snapshot_id=int(view.snapshot(self.branch).snapshotId()))
+            properties = transaction.updateProperties().set(mark_key(stamp.pipeline, self.branch), encode_mark(mark))
+            if isinstance(entrance, Move) and (retired := entrance.retiring) is not None:
+                properties.set(mark_key(retired.pipeline, retired.branch), encode_mark(retired.by))
+            properties.commit()
             reach(point, stamp.batch)
             transaction.commitTransaction()
         except JAVA_ERRORS as error:
@@ -175,13 +205,43 @@ class JvmTable:
         self._manifests = committed.count("manifests-created") + committed.count("manifests-kept")
         return committed
 
-    def branch_at_main(self, branch: str) -> None:
-        """(Re)create a working branch at main's head, which must exist; leftovers of a crashed attempt are dropped."""
+    def _entered(self, transaction: Any, view: Any, entrance: Entrance | None) -> Any:
+        """The snapshot update of the transaction, after the branch has been brought where it belongs."""
+        head = view.snapshot(self.branch)  # a transaction begins with a fresh look
+        try:
+            if isinstance(entrance, Move):
+                if head is None or int(head.snapshotId()) != entrance.leaving:
+                    raise CommitConflict(f"{self.branch} moved")
+                self._move(transaction, entrance)
+            elif isinstance(entrance, Begin):
+                if head is not None:
+                    raise CommitConflict(f"branch {self.branch} has been made by someone else")
+                if entrance.at is not None:
+                    transaction.manageSnapshots().createBranch(self.branch, entrance.at).commit()
+                elif view.currentSnapshot() is not None:  # Iceberg begins a branch with rows of main; the boundary takes them out
+                    transaction.manageSnapshots().createBranch(self.branch, view.currentSnapshot().snapshotId()).commit()
+                    return transaction.newDelete().deleteFromRowFilter(self._expressions.alwaysTrue())
+        except JAVA_ERRORS as error:
+            raise _classify(error, None) from error
+        return transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
+
+    def _move(self, transaction: Any, move: Move) -> None:
+        manage = transaction.manageSnapshots().createTag(move.keep_as, move.leaving).setMaxRefAgeMs(move.keep_as, FOR_EVER)
+        if self.branch == MAIN:
+            manage.setCurrentSnapshot(move.to)
+        else:
+            manage.removeBranch(self.branch).createBranch(self.branch, move.to)
+        if move.retiring is not None:
+            manage.removeBranch(move.retiring.branch)
+        manage.commit()
+
+    def branch_off(self, branch: str) -> None:
+        """(Re)create a working branch at the head, which must exist; leftovers of a crashed attempt are dropped."""
         try:
             manage = self._table.manageSnapshots()
             if self._table.refs().get(branch) is not None:
                 manage.removeBranch(branch)
-            manage.createBranch(branch, self._table.currentSnapshot().snapshotId()).commit()
+            manage.createBranch(branch, self._table.snapshot(self.branch).snapshotId()).commit()
         except JAVA_ERRORS as error:
             raise _classify(error, None) from error
         self.refresh()
@@ -210,7 +270,7 @@ class JvmTable:
         return sorted(str(name) for name in each(self._table.refs().keySet()) if str(name).startswith(prefix))
 
     def branch_only_files(self, branch: str) -> list[tuple[str, int, int]]:
-        """(path, rows, bytes) of files that the snapshots of a branch added and main does not have."""
+        """(path, rows, bytes) of files that the snapshots of a working branch added and ours does not have."""
         io = self._table.io()
         found: dict[str, tuple[str, int, int]] = {}  # by path: one file may hold the deletion vectors of several others
         for snapshot in self._branch_only(branch):
@@ -221,9 +281,9 @@ class JvmTable:
         return list(found.values())
 
     def _branch_only(self, branch: str) -> Iterator[Any]:
-        """Java snapshots of a branch that are not in main's history."""
-        head, main = self._table.snapshot(branch), self._table.currentSnapshot()
-        while head is not None and not self._snapshot_util.isAncestorOf(self._table, main.snapshotId(), head.snapshotId()):
+        """Java snapshots of a working branch that are not in our history."""
+        head, ours = self._table.snapshot(branch), self._table.snapshot(self.branch)
+        while head is not None and not self._snapshot_util.isAncestorOf(self._table, ours.snapshotId(), head.snapshotId()):
             yield head
             head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
 
@@ -240,23 +300,23 @@ class JvmTable:
         self.refresh()
         self._expire(orphans)
 
-    def publish(self, branch: str, expected_main: int | None, witness: Witness, pipeline: str) -> Snapshot:
-        """Make the branch's head main's head, with the mark, only if main is still where it was read."""
+    def fast_forward(self, branch: str, expected: int | None, witness: Witness, pipeline: str) -> Snapshot:
+        """Make a working branch's head ours, with the mark, only if ours is still where it was read."""
         self.refresh()
-        head = self._table.currentSnapshot()
-        if (head.snapshotId() if head is not None else None) != expected_main:
-            raise CommitConflict("main moved")
+        head = self._table.snapshot(self.branch)
+        if (head.snapshotId() if head is not None else None) != expected:
+            raise CommitConflict(f"{self.branch} moved")
         transaction = self._table.newTransaction()
         try:
             manage = transaction.manageSnapshots()
-            manage.fastForwardBranch("main", branch).removeBranch(branch).commit()
+            manage.fastForwardBranch(self.branch, branch).removeBranch(branch).commit()
             mark = replace(witness, snapshot_id=int(self._table.snapshot(branch).snapshotId()))
-            transaction.updateProperties().set(mark_key(pipeline), encode_mark(mark)).commit()
+            transaction.updateProperties().set(mark_key(pipeline, self.branch), encode_mark(mark)).commit()
             reach(CrashPoint.COMMITTING, witness.batch)
             transaction.commitTransaction()
         except JAVA_ERRORS as error:
             raise _classify(error, None) from error
-        return plain_snapshot(self._table.currentSnapshot(), self._parser)
+        return plain_snapshot(self._table.snapshot(self.branch), self._parser)
 
     def snapshot_count(self) -> int:
         return len(self._table.snapshots())

@@ -48,11 +48,20 @@ class Snapshot:
 
 
 class TableView:
-    """Immutable: one metadata file. Load again to see later commits."""
+    """Immutable: one metadata file, seen from one branch. Load again to see later commits."""
 
-    def __init__(self, name: str, metadata: dict[str, Any]) -> None:
+    def __init__(self, name: str, metadata: dict[str, Any], branch: str = MAIN) -> None:
         self.name = name
+        self.branch = branch
         self._metadata = metadata
+
+    def on(self, branch: str) -> TableView:
+        return TableView(self.name, self._metadata, branch)
+
+    @property
+    def head(self) -> int | None:
+        """The newest snapshot of the branch; None while it does not exist, or the table is empty."""
+        return self.refs.get(self.branch)
 
     @property
     def location(self) -> str:
@@ -83,13 +92,19 @@ class TableView:
     def refs(self) -> dict[str, int]:
         return {name: int(ref["snapshot-id"]) for name, ref in self._metadata.get("refs", {}).items()}
 
+    @property
+    def branches(self) -> list[str]:
+        """Those beside main that people made or forks write to; our own working branches are not among them."""
+        found = [name for name, ref in self._metadata.get("refs", {}).items() if ref["type"] == "branch"]
+        return sorted(name for name in found if name != MAIN and not name.startswith("strandline-"))
+
     @cached_property
     def snapshots(self) -> dict[int, Snapshot]:
         return {s.id: s for s in map(Snapshot.parse, self._metadata.get("snapshots", []))}
 
-    def ancestors(self, branch: str = MAIN) -> Iterator[Snapshot]:
+    def ancestors(self) -> Iterator[Snapshot]:
         """Newest first, until the first expired parent."""
-        return self.lineage(self.refs.get(branch))
+        return self.lineage(self.head)
 
     def lineage(self, at: int | None) -> Iterator[Snapshot]:
         """A snapshot and those it stands on."""
@@ -110,7 +125,7 @@ class TableView:
         schema = next(schema for schema in self._metadata["schemas"] if schema["schema-id"] == wanted)
         return tuple(field["name"] for field in schema["fields"])
 
-    def since_batch(self, pipeline: str, links: Sequence[Link], branch: str = MAIN) -> list[Snapshot]:
+    def since_batch(self, pipeline: str, links: Sequence[Link]) -> list[Snapshot]:
         """Snapshots on top of the table as it was after a batch of a strand and before the next one, newest first.
 
         The strand's parents count as it does, each up to the batch where it was left: a table may not have entered the strand yet.
@@ -119,7 +134,7 @@ class TableView:
         """
         above: list[Snapshot] = []
         found: list[Snapshot] = []
-        for snapshot in self.ancestors(branch):
+        for snapshot in self.ancestors():
             stamp = snapshot.stamp
             if stamp is not None and stamp.pipeline == pipeline:
                 if any(stamp.strand == strand and stamp.batch <= batch for strand, batch in links):
@@ -129,22 +144,22 @@ class TableView:
                 above.append(snapshot)
         return found
 
-    def after_batch(self, pipeline: str, links: Sequence[Link], branch: str = MAIN) -> int | None:
+    def after_batch(self, pipeline: str, links: Sequence[Link]) -> int | None:
         """The snapshot that shows the table after a batch of a strand and before the next; None when it was empty then."""
-        later = self.since_batch(pipeline, links, branch)
-        return later[-1].parent_id if later else self.refs.get(branch)
+        later = self.since_batch(pipeline, links)
+        return later[-1].parent_id if later else self.head
 
-    def mark(self, pipeline: str, branch: str = MAIN) -> Witness | None:
-        return decode_mark(self.properties.get(mark_key(pipeline, branch)))
+    def mark(self, pipeline: str) -> Witness | None:
+        return decode_mark(self.properties.get(mark_key(pipeline, self.branch)))
 
-    def newest_stamp(self, pipeline: str, branch: str = MAIN) -> Witness | None:
+    def newest_stamp(self, pipeline: str) -> Witness | None:
         """The pipeline's newest stamp; `NEVER` when the whole history is there and holds none."""
         oldest = None
-        for snapshot in self.ancestors(branch):
+        for snapshot in self.ancestors():
             oldest = snapshot
             if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
                 return snapshot.stamp.witness
-        mark = self.mark(pipeline, branch)
+        mark = self.mark(pipeline)
         moved_back = mark is not None and mark.snapshot_id in self.snapshots
         return NEVER if moved_back or (oldest is not None and oldest.parent_id is None) else None
 

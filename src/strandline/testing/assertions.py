@@ -13,14 +13,17 @@ from strandline.tables.catalog import EmbeddedCatalog
 
 
 def table_rows(project: Project, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Rows of the table's current snapshot, read by PyIceberg; empty when the table does not exist."""
-    if EmbeddedCatalog(project).find(table) is None:
+    """Rows of the table now, or at a ref (``shop.orders@branch``), read by PyIceberg; empty when the table does not exist."""
+    name, _, ref = table.partition("@")
+    view = EmbeddedCatalog(project).find(name)
+    if view is None:
         return []
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
     try:
-        scan = catalog.load_table(table).scan(selected_fields=tuple(columns) if columns else ("*",))
+        at = view.refs[ref] if ref else None
+        scan = catalog.load_table(name).scan(selected_fields=tuple(columns) if columns else ("*",), snapshot_id=at)
         rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
         return rows
     finally:

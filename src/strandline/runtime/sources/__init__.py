@@ -19,16 +19,16 @@ def readers_of(project: Project, pipeline: Pipeline) -> dict[str, SourceReader]:
 def _reader_for(project: Project, pipeline: Pipeline, name: str) -> SourceReader:
     source = pipeline.sources[name]
     if isinstance(source, FilesSource):
-        return FilesReader(name, source, project.source_path(source.path))
+        return FilesReader(name, source, project.source_path(source.path), pipeline.until)
     if isinstance(source, GeneratorSource):
-        return GeneratorReader(name, source)
+        return GeneratorReader(name, source, pipeline.until)
     if isinstance(source, SnapshotsSource):
         from strandline.runtime.sources.snapshots import SnapshotsReader  # needs pyspark to be imported
 
         return SnapshotsReader(name, source, project)
     registry = registry_of(project, source) if source.format == "avro" else None
     group = source.group or f"strandline.{pipeline.name}.{name}"
-    return KafkaReader(name, source, connect_to(project, source.access), registry, group, pipeline.name)
+    return KafkaReader(name, source, connect_to(project, source.access), registry, group, pipeline.name, pipeline.until)
 
 
 __all__ = ["KafkaReader", "SourceReader", "readers_of"]

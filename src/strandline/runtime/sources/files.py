@@ -12,7 +12,9 @@ from strandline.checkpoints.storage import Storage
 from strandline.model.definition import FilesSource
 from strandline.model.errors import SourceProblem
 from strandline.model.positions import FilesPosition, Position
-from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows
+from strandline.model.times import utc_now
+from strandline.model.until import Until
+from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows, moment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +24,9 @@ _FILE = "__strandline_file"
 
 
 class FilesReader(LocalReader):
-    def __init__(self, name: str, source: FilesSource, location: str) -> None:
+    def __init__(self, name: str, source: FilesSource, location: str, until: Until | None = None) -> None:
         self.name = name
+        self._until = moment_of(name, until)
         self._quarantines = source.malformed == "quarantine"
         self._source = source
         self._location = location
@@ -50,6 +53,8 @@ class FilesReader(LocalReader):
         if self._source.max_files_per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self._source.max_files_per_batch)
         rows = reader.schema(schema).options(**self._source.options).load(self._location)
+        if self._until is not None:
+            rows = rows.where(f"_metadata.file_modification_time < timestamp'{self._until.isoformat()}'")
         # Asked for here and not where it is used: Spark would take the two branches for two sources otherwise.
         if not self._quarantines:
             return SourceRows(rows)
@@ -73,6 +78,10 @@ class FilesReader(LocalReader):
 
     def exhausted(self, position: Position | None) -> bool:
         return True  # Spark's own available-now trigger reads every file that is there
+
+    def reached(self, position: Position | None) -> bool:
+        waiting = self.lag(position)
+        return self._until is not None and utc_now() >= self._until and (waiting is None or waiting.count == 0)
 
     def lag(self, position: Position | None) -> Lag | None:
         if "://" in self._location:

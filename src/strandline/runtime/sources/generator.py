@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from strandline.checkpoints.storage import Storage
 from strandline.model.definition import GeneratorSource
 from strandline.model.positions import GeneratorPosition, Position
-from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows
+from strandline.model.until import Until
+from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows, moment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +23,11 @@ _WHOLE = 2**32
 
 
 class GeneratorReader(LocalReader):
-    def __init__(self, name: str, source: GeneratorSource) -> None:
+    def __init__(self, name: str, source: GeneratorSource, until: Until | None = None) -> None:
         self.name = name
+        moment = moment_of(name, until)
+        self._limit = None if moment is None else int((moment.timestamp() * 1000 - source.start_ms) * source.rate / 1000)
+        """Events that the generator's clock makes before the end."""
         self._source = source
 
     def check(self) -> None:
@@ -40,6 +44,8 @@ class GeneratorReader(LocalReader):
         )
         if s.total is not None:
             counted = counted.where(f"value < {s.total}")
+        if self._limit is not None:
+            counted = counted.where(f"value < {self._limit}")
 
         def chance(salt: str, of: str) -> str:
             return f"crc32(concat('{s.seed}:{salt}:', {of}))"
@@ -69,6 +75,9 @@ class GeneratorReader(LocalReader):
         if self._source.total is None:
             return True
         return isinstance(position, GeneratorPosition) and position.offset >= self._source.total
+
+    def reached(self, position: Position | None) -> bool:
+        return self._limit is not None and isinstance(position, GeneratorPosition) and position.offset >= self._limit
 
     def lag(self, position: Position | None) -> Lag | None:
         if self._source.total is None:

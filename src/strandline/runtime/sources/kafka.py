@@ -18,11 +18,12 @@ from strandline.model.kafka import KafkaSource
 from strandline.model.positions import KafkaPosition, Position
 from strandline.model.stamp import TOPICS_FACT
 from strandline.model.times import utc_now
+from strandline.model.until import Until
 from strandline.runtime.sources.messages import MessageParser, declared_schema
 from strandline.runtime.sources.reader import SOURCE_OPTION, Facts, Lag, Notice, PositionReader, SourceRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TIMEOUTS = {
     # Spark's defaults let a dead broker hang for minutes; the running attempt waits and starts again by itself.
@@ -38,9 +39,17 @@ _LAG_EVERY = 2.0
 
 class KafkaReader:
     def __init__(
-        self, name: str, source: KafkaSource, connection: KafkaConnection, registry: RegistryConnection | None, group: str, pipeline: str
+        self,
+        name: str,
+        source: KafkaSource,
+        connection: KafkaConnection,
+        registry: RegistryConnection | None,
+        group: str,
+        pipeline: str,
+        until: Until | None = None,
     ) -> None:
         self.name = name
+        self._until = until
         self.group = group
         self.connection = connection
         self.notice: Notice = lambda _kind, _text: None
@@ -162,7 +171,16 @@ class KafkaReader:
         reader = reader.option("subscribe", ",".join(s.topics)) if s.pattern is None else reader.option("subscribePattern", s.pattern)
         if s.max_offsets_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", s.max_offsets_per_batch)
-        return self._parser.parse(reader.options(**s.options).load())
+        return self._parser.parse(self._before_end(reader.options(**s.options).load()))
+
+    def _before_end(self, records: DataFrame) -> DataFrame:
+        if self._until is None:
+            return records
+        if self._until.moment is not None:
+            return records.where(f"timestamp < timestamp'{self._until.moment.isoformat()}'")
+        ends = [(topic, number, at) for topic, parts in self._until.offsets.items() for number, at in parts.items()]
+        beyond = " or ".join(f"(topic = '{topic}' and partition = {number} and offset >= {at})" for topic, number, at in ends)
+        return records.where(f"not ({beyond})")
 
     def _starting(self, origin: Position | None) -> str:
         """Spark wants every partition named; those that appeared since the origin was fixed are read from their start."""
@@ -213,6 +231,17 @@ class KafkaReader:
 
     def exhausted(self, position: Position | None) -> bool:
         return True  # Spark's own available-now trigger reads up to the ends it found
+
+    def reached(self, position: Position | None) -> bool:
+        if self._until is None or not isinstance(position, KafkaPosition):
+            return False
+        if self._until.moment is not None:
+            if utc_now() < self._until.moment:
+                return False
+            ends = self.cluster.offsets_since(self._until.moment, position.offsets)
+        else:
+            ends = {(topic, number): at for topic, parts in self._until.offsets.items() for number, at in parts.items()}
+        return all(position.offsets.get(place, 0) >= at for place, at in ends.items() if place[0] in position.topics)
 
     def lag(self, position: Position | None) -> Lag | None:
         now = time.monotonic()

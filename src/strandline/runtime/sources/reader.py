@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strandline.checkpoints.storage import Storage
+from strandline.model.errors import SourceProblem
 from strandline.model.positions import Position
+from strandline.model.until import Until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,9 +75,22 @@ class SourceReader(Protocol):
         """True when an available-now run has nothing more to read after `position`."""
         ...
 
+    def reached(self, position: Position | None) -> bool:
+        """True when a bounded source has given all that lies before its end."""
+        ...
+
     def lag(self, position: Position | None) -> Lag | None:
         """What is waiting; None when unknown."""
         ...
+
+
+def moment_of(source: str, until: Until | None) -> datetime | None:
+    """For sources that know time but no offsets."""
+    if until is not None and until.moment is None:
+        raise SourceProblem(
+            f"source '{source}' has no offsets that could be named; let it end at a moment", next_command="--until 2026-01-31T00:00:00Z"
+        )
+    return until.moment if until is not None else None
 
 
 class LocalReader:

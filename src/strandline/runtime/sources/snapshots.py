@@ -70,6 +70,9 @@ class SnapshotsReader(LocalReader):
     def exhausted(self, position: Position | None) -> bool:
         return self._waiting(position) == 0
 
+    def reached(self, position: Position | None) -> bool:
+        return True  # control data has no end of its own
+
     def lag(self, position: Position | None) -> Lag | None:
         return Lag(self._waiting(position), "snapshots")
 

@@ -1,0 +1,119 @@
+"""Forks: a second strand that goes on from a savepoint, from a kept batch, or from the sources' beginning, beside the pipeline itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.checkpoints.place import current_checkpoint
+from strandline.ledger import Ledger
+from strandline.model.definition import Pipeline
+from strandline.model.errors import NotFound, UsageError
+from strandline.model.fork import Fork
+from strandline.model.offsets import ORIGIN
+from strandline.model.sizes import human_bytes
+from strandline.project.config import Project
+from strandline.project.forks import forks_of
+from strandline.runtime.strands import FORK, Restoration, StrandOrigin, TableStart
+from strandline.savepoints.archive import find_archive
+from strandline.savepoints.restoring import Source, TableChoice, TablePlan, Tables, check_new_branch, kept_source, plan_tables, saved_source
+from strandline.tables.catalog import EmbeddedCatalog
+from strandline.tables.view import MAIN
+
+START = "start"
+"""Instead of a savepoint or a batch: no state, every source from its beginning."""
+
+_NOTHING = Source("", -1, "", ORIGIN, {}, 0, frozenset())
+
+
+@dataclass(frozen=True)
+class ForkPlan:
+    fork: Fork
+    source: Source
+    tables: tuple[TablePlan, ...]
+    """Of the parent, when the fork writes to a branch of them."""
+    topics: tuple[str, ...]
+    """Outputs of the parent that get nothing."""
+
+    @property
+    def restoration(self) -> Restoration:
+        starts = {plan.table: plan.start for plan in self.tables}
+        if self.fork.into.table:
+            starts = {self.fork.into.table: TableStart(None)}
+        source = self.source
+        origin = StrandOrigin(source.strand, source.batch, source.savepoint, False, starts, FORK, self.fork.into.branch or MAIN)
+        return Restoration(origin, source.lay_out)
+
+    def human(self) -> list[str]:
+        fork, source = self.fork, self.source
+        place = f"batch {source.batch} of strand {source.strand}" if source.strand else "the beginning of its sources, with empty state"
+        saved = f" (savepoint {source.savepoint})" if source.savepoint else ""
+        lines = [f"'{fork.name}' is a fork of '{fork.parent}' from {place}{saved}; '{fork.parent}' itself goes on undisturbed"]
+        if source.strand:
+            lines.append(
+                f"state: {len(source.files)} files, {human_bytes(source.size)}; sources go on after {source.positions.human(None)}"
+            )
+        if fork.until is not None:
+            lines.append(f"it ends at {fork.until}: what is there or later is left out")
+        for plan in self.tables:
+            begins = f"at snapshot {plan.target}" if plan.target is not None else "without rows"
+            lines.append(f"table {plan.table}: branch '{plan.branch}' begins {begins}; main is not touched")
+        if fork.into.table:
+            lines.append(f"table {fork.into.table} is made, and begins with the rows after that place")
+        lines += [f"topic {topic} gets nothing" for topic in self.topics]
+        return lines
+
+
+def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, begins: str) -> ForkPlan:
+    """What a fork would be; nothing is made yet.
+
+    Args:
+        begins: a savepoint's id or folder, the number of a batch, or `START`.
+    """
+    _check_name(project, fork)
+    source = _source(project, parent, ledger, begins)
+    if fork.into.table:
+        if EmbeddedCatalog(project).find(fork.into.table) is not None:
+            raise UsageError(
+                f"table '{fork.into.table}' exists already; a fork makes its own", next_command="the same command with another table"
+            )
+        tables: tuple[TablePlan, ...] = ()
+    elif source.strand:
+        tables = plan_tables(project, parent, ledger, source, Tables(TableChoice.BRANCH, fork.into.branch))
+    else:
+        tables = _without_rows(project, parent, fork)
+    return ForkPlan(fork, source, tables, tuple(sorted(set(parent.outputs()) - set(parent.tables()))))
+
+
+def _check_name(project: Project, fork: Fork) -> None:
+    """A fork whose making was interrupted has no checkpoint, and may be made again."""
+    known = forks_of(project).get(fork.name)
+    if known is None or current_checkpoint(project, fork.name).strand() is None:
+        return
+    raise UsageError(
+        f"there is a fork '{fork.name}' already, of '{known.parent}' into {known.into}",
+        next_command=f"go on with it: strandline run {fork.name}; or choose another name",
+    )
+
+
+def _source(project: Project, parent: Pipeline, ledger: Ledger, begins: str) -> Source:
+    if begins == START:
+        return _NOTHING
+    if begins.isdigit():
+        command = f"strandline fork {parent.name} … --from"
+        return kept_source(project, parent, ledger, int(begins), command)
+    return saved_source(project, parent, find_archive(project, parent.name, begins))
+
+
+def _without_rows(project: Project, parent: Pipeline, fork: Fork) -> tuple[TablePlan, ...]:
+    catalog = EmbeddedCatalog(project)
+    plans = []
+    for name in filter(parent.writes, catalog.tables()):
+        view = catalog.load(name)
+        check_new_branch(view, fork.into.branch)
+        plans.append(TablePlan(name, TableChoice.BRANCH, None, None, branch=fork.into.branch, emptied=view.refs.get(MAIN) is not None))
+    if not plans:
+        raise NotFound(
+            f"pipeline '{parent.name}' has written no table yet, so there is nothing to make a branch of",
+            next_command=f"strandline run {parent.name}",
+        )
+    return tuple(plans)
