@@ -112,7 +112,7 @@ def run_and_tell(project: Project, pipeline: Pipeline, limit: RunLimit, allow: A
         f"{summary.pipeline}: attempt {summary.attempt} ended because {summary.reason.value}: {summary.batches} batches, {summary.rows} rows"
     )
     for table, snapshot in summary.snapshots.items():
-        print(f"  {table} is at snapshot {snapshot}")
+        print(f"  {table}{'' if summary.branch == 'main' else '@' + summary.branch} is at snapshot {snapshot}")
     for topic, rows in summary.delivered.items():
         print(f"  {topic} got {rows} rows")
     print(f"next: strandline history {summary.pipeline}")

@@ -285,14 +285,13 @@ class Claims:
                 f"table '{chain.sink.name}' has moved since the restore was planned: its newest snapshot was {start.head}, now it is {at}",
                 next_command=f"strandline run {self.identity.pipeline} --from-checkpoint {self.origin.batch} --tables rollback, which plans anew",
             )
-        if at is None:
-            begins = self.branch != MAIN and (start.emptied or start.rollback_to is not None)
-            return Begin(start.rollback_to) if begins else None
+        if at is None and self.branch != MAIN:
+            return Begin(start.rollback_to) if start.emptied or start.rollback_to is not None else None
         keep_as = f"{ABANDONED_PREFIX}{self.identity.pipeline}-{self.identity.holder.attempt}"
         if (ended := self.origin.publishes) is not None and start.rollback_to is not None:
             taken = Witness("", Holder(ended.attempt, ended.attempt_id), -1, ORIGIN.digest)
             return Move(start.rollback_to, at, keep_as, Retired(ended.branch, ended.pipeline, taken))
-        if start.rollback_to is None or start.rollback_to == at:
+        if start.rollback_to is None or start.rollback_to == at or at is None:
             return None
         return Move(start.rollback_to, at, keep_as)
 

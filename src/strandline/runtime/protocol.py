@@ -131,6 +131,11 @@ class CommitProtocol:
         """What an earlier attempt recorded of the batch that this one runs again."""
         self._began = False
 
+    @property
+    def branch(self) -> str:
+        """Of every table."""
+        return next((chain.table.branch for _, chain in self._chains), MAIN)
+
     def run_batch(self, frame: DataFrame, batch: int) -> BatchResult:
         began = time.monotonic()
         # Step 1: read the plan.

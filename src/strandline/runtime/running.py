@@ -33,6 +33,7 @@ from strandline.runtime.protocol import BatchResult
 from strandline.runtime.reporting import Progress, Reporter
 from strandline.runtime.sources.reader import Lag
 from strandline.runtime.starting import Started
+from strandline.tables.view import MAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,8 @@ class RunSummary:
     snapshots: dict[str, int]
     delivered: dict[str, int]
     """Rows by output topic."""
+    branch: str = MAIN
+    """Where in the tables it wrote."""
 
 
 class RunningAttempt:
@@ -227,6 +230,7 @@ class RunningAttempt:
             last,
             self._snapshots,
             dict(self._delivered),
+            self._started.protocol.branch,
         )
 
     def _hear_of_outage(self, text: str) -> None:

@@ -49,7 +49,7 @@ from strandline.runtime.topics import TopicChain, check_columns, topic_chain
 from strandline.runtime.upsert import BRANCH_PREFIX
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.jvm import JvmTable
-from strandline.tables.view import TableView
+from strandline.tables.view import MAIN, TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -283,7 +283,8 @@ def start(
         chain = _open_table(spark, project, output.sink, output, claims)
         reason = claims.settle_with(chain, is_side_table=output.role is not Role.DATA)
         if reason is not None:
-            reporter.say(f"boundary ({reason}) written to table '{chain.sink.name}': older attempts can no longer commit")
+            where = f"table '{chain.sink.name}'" + (f", branch '{branch}'" if branch != MAIN else "")
+            reporter.say(f"boundary ({reason}) written to {where}: older attempts can no longer commit")
         chains.append((output, chain))
     for _, topic in topics:
         claims.settle_with_topic(topic)

@@ -61,8 +61,8 @@ class Move:
     """The branch goes to another snapshot, an older one or a published one; a tag keeps what it leaves."""
 
     to: int
-    leaving: int
-    """The branch's head, from which it goes."""
+    leaving: int | None
+    """The branch's head, from which it goes; None while there is no snapshot."""
     keep_as: str
     retiring: Retired | None = None
 
@@ -210,7 +210,7 @@ class JvmTable:
         head = view.snapshot(self.branch)  # a transaction begins with a fresh look
         try:
             if isinstance(entrance, Move):
-                if head is None or int(head.snapshotId()) != entrance.leaving:
+                if (int(head.snapshotId()) if head is not None else None) != entrance.leaving:
                     raise CommitConflict(f"{self.branch} moved")
                 self._move(transaction, entrance)
             elif isinstance(entrance, Begin):
@@ -226,7 +226,9 @@ class JvmTable:
         return transaction.newAppend() if self._manifests >= MERGE_MANIFESTS_AT else transaction.newFastAppend()
 
     def _move(self, transaction: Any, move: Move) -> None:
-        manage = transaction.manageSnapshots().createTag(move.keep_as, move.leaving).setMaxRefAgeMs(move.keep_as, FOR_EVER)
+        manage = transaction.manageSnapshots()
+        if move.leaving is not None:
+            manage.createTag(move.keep_as, move.leaving).setMaxRefAgeMs(move.keep_as, FOR_EVER)
         if self.branch == MAIN:
             manage.setCurrentSnapshot(move.to)
         else:

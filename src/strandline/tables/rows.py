@@ -40,7 +40,7 @@ def rows_of(project: Project, asked: str) -> RowsOf:
     catalog = EmbeddedCatalog(project)
     view = catalog.load(table)
     snapshot = view.refs.get(ref or MAIN)
-    if snapshot is None and ref:
+    if snapshot is None and ref not in ("", MAIN):
         if not ref.isdigit() or int(ref) not in view.snapshots:
             known = ", ".join(sorted(name for name in view.refs if name != MAIN)) or "none"
             raise NotFound(
