@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from strandline.model.errors import SavepointDamaged
 from strandline.model.offsets import Offsets
 from strandline.model.positions import GeneratorPosition
-from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType, is_savepoint_id
+from strandline.model.savepoint import SAVEPOINT_VERSION, SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType, is_savepoint_id
 
 SAVED = Savepoint(
     id="sp-20260131-120000-00ff",
@@ -55,11 +56,18 @@ def test_what_is_no_manifest_is_damaged(raw: bytes) -> None:
 
 
 def test_a_manifest_from_the_future_says_so() -> None:
-    future = json.dumps({**json.loads(SAVED.encode()), "version": 2}).encode()
+    future = json.dumps({**json.loads(SAVED.encode()), "version": SAVEPOINT_VERSION + 1}).encode()
 
-    with pytest.raises(SavepointDamaged, match="has version 2, written by a newer strandline") as told:
+    with pytest.raises(SavepointDamaged, match=f"has version {SAVEPOINT_VERSION + 1}, written by a newer strandline") as told:
         Savepoint.decode(future, "savepoint.json")
     assert told.value.next_command == "pip install --upgrade strandline"
+
+
+def test_a_manifest_of_version_1_is_read() -> None:
+    """It knew no branches: its tables' main is meant."""
+    raw = (Path(__file__).parent.parent / "fixtures" / "savepoint-v1.json").read_bytes()
+
+    assert Savepoint.decode(raw, "savepoint.json") == SAVED
 
 
 def test_ids_are_safe_as_names_of_folders_and_tags() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strandline.evidence.history import Kind, history_of
@@ -12,7 +14,7 @@ from strandline.model.until import Until
 from strandline.project.forks import declare_fork, forks_of
 from strandline.runtime.options import Allowances, ClaimOnly
 from strandline.savepoints.archive import find_archive
-from strandline.savepoints.forking import plan_fork
+from strandline.savepoints.forking import is_made, plan_fork
 from strandline.savepoints.publishing import Objection, plan_publication
 from strandline.savepoints.restoring import ROLLBACK, TableChoice, Tables, plan_from_checkpoint, plan_from_savepoint
 from strandline.tables.catalog import EmbeddedCatalog
@@ -192,7 +194,11 @@ def test_what_is_refused_says_why_and_makes_nothing(shop: Sandbox) -> None:
 
     fork(shop, "1", "branch:trial")
     with pytest.raises(UsageError, match="already"):
-        fork(shop, "1", "branch:trial")
+        fork(shop, "1", "branch:trial", name="other")
+    other = Fork("trial", "counted", Into("elsewhere"), "1", profile=shop.project.profile_name)
+    with pytest.raises(UsageError, match="into branch:trial"):
+        is_made(shop.project, other)
+    assert is_made(shop.project, replace(other, into=Into("trial"), made_at="another time"))
     with pytest.raises(UsageError, match="already"):
         plan_from_checkpoint(shop.project, shop.pipeline("counted"), shop.ledger, 1, Tables(TableChoice.BRANCH, "trial"))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
+from strandline.cli.output import reporter
 from strandline.cli.restoring import tell_plan
 from strandline.cli.running import run_and_tell, run_limit
 from strandline.cli.savepoint import asker
@@ -49,14 +50,14 @@ def fork(
 ) -> None:
     """Run a second strand of a pipeline from a savepoint, a batch or the start, into a branch or a table of its own.
 
-    The pipeline itself goes on undisturbed. Later starts of the fork: strandline run NAME.
+    The pipeline itself goes on undisturbed. Later starts of the fork: the same command, or strandline run NAME.
     """
     from strandline.ledger import ledger_of
     from strandline.project.config import load_project
     from strandline.project.forks import declare_fork
     from strandline.project.loader import load_pipelines, parent_of
     from strandline.runtime.options import Allowances
-    from strandline.savepoints.forking import plan_fork
+    from strandline.savepoints.forking import is_made, plan_fork
 
     limit = run_limit(f"strandline fork {pipeline} …", available_now, duration, batches)
     project = load_project(profile=profile)
@@ -69,6 +70,10 @@ def fork(
         raise UsageError(f"'{name}' is a pipeline of this project; give the fork another name", next_command="the same command, other --as")
     wanted = _wanted(project, pipeline, begins, name, into, until, code)
     forked = wanted.of(parent_of(project, wanted, pipelines))
+    if is_made(project, wanted):
+        reporter().say(f"fork '{name}' was made so before; it goes on")
+        run_and_tell(project, forked, limit, Allowances(), as_json=as_json)
+        return
     plan = plan_fork(project, pipelines[pipeline], wanted, ledger_of(project), begins)
     tell_plan(plan.human())
     declare_fork(project, wanted)

@@ -23,14 +23,19 @@ _PACKAGE = "strandline_project"
 
 
 def load_pipelines(project: Project) -> dict[str, Pipeline]:
-    """Every pipeline of the project, by name."""
+    """Every pipeline and fork of the project, by name."""
+    declared = _declared_in(project)
+    return {**{fork.name: fork.of(parent_of(project, fork, declared)) for fork in forks_of(project).values()}, **declared}
+
+
+def _declared_in(project: Project) -> dict[str, Pipeline]:
     found: dict[str, Pipeline] = {}
     for file in sorted(project.pipelines_folder.glob("*.py")):
         for pipeline in _declared(_import(file)):
             if pipeline.name in found:
                 raise DefinitionError(f"two pipelines are named '{pipeline.name}': {found[pipeline.name].file} and {file}")
             found[pipeline.name] = pipeline
-    return {**{fork.name: fork.of(parent_of(project, fork, found)) for fork in forks_of(project).values()}, **found}
+    return found
 
 
 def parent_of(project: Project, fork: Fork, pipelines: Mapping[str, Pipeline]) -> Pipeline:
@@ -54,16 +59,19 @@ def parent_of(project: Project, fork: Fork, pipelines: Mapping[str, Pipeline]) -
 
 
 def load_pipeline(project: Project, name: str) -> Pipeline:
-    pipelines = load_pipelines(project)
-    if name not in pipelines:
-        near = difflib.get_close_matches(name, pipelines, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        known = ", ".join(sorted(pipelines)) or "none"
-        raise NotFound(
-            f"there is no pipeline '{name}' in {project.pipelines_folder} (pipelines: {known}){hint}",
-            next_command=f"strandline run {near[0] if near else next(iter(sorted(pipelines)), 'NAME')}",
-        )
-    return pipelines[name]
+    pipelines = _declared_in(project)
+    if name in pipelines:
+        return pipelines[name]
+    forks = forks_of(project)  # a broken fork is the trouble of those who ask for it
+    if name in forks:
+        return forks[name].of(parent_of(project, forks[name], pipelines))
+    names = sorted({*pipelines, *forks})
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise NotFound(
+        f"there is no pipeline '{name}' in {project.pipelines_folder} (pipelines: {', '.join(names) or 'none'}){hint}",
+        next_command=f"strandline run {near[0] if near else next(iter(names), 'NAME')}",
+    )
 
 
 def _import(file: Path, called: str = "") -> ModuleType:

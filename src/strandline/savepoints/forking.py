@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.checkpoints.place import current_checkpoint
 from strandline.ledger import Ledger
@@ -69,7 +69,6 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
     Args:
         begins: a savepoint's id or folder, the number of a batch, or `START`.
     """
-    _check_name(project, fork)
     source = _source(project, parent, ledger, begins)
     if fork.into.table:
         if EmbeddedCatalog(project).find(fork.into.table) is not None:
@@ -84,11 +83,13 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
     return ForkPlan(fork, source, tables, tuple(sorted(set(parent.outputs()) - set(parent.tables()))))
 
 
-def _check_name(project: Project, fork: Fork) -> None:
-    """A fork whose making was interrupted has no checkpoint, and may be made again."""
+def is_made(project: Project, fork: Fork) -> bool:
+    """Is there a fork just like this one? One whose making was interrupted has no checkpoint, and is made again."""
     known = forks_of(project).get(fork.name)
     if known is None or current_checkpoint(project, fork.name).strand() is None:
-        return
+        return False
+    if replace(known, made_at=fork.made_at, made_by=fork.made_by) == fork:
+        return True
     raise UsageError(
         f"there is a fork '{fork.name}' already, of '{known.parent}' into {known.into}",
         next_command=f"go on with it: strandline run {fork.name}; or choose another name",
