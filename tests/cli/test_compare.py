@@ -7,24 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from strandline.testing import run_cli
-from strandline.testing.projects import write_sandbox
+from strandline.testing.plain_tables import PlainTables
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    project = write_sandbox(tmp_path)
-    Path(project.warehouse).mkdir()
-    project.catalog_file.parent.mkdir(parents=True)
-    catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
-    catalog.create_namespace("shop")
-    for name, amounts in (("a", [1.0, 2.0, 3.0]), ("b", [1.0, 2.5])):
-        table = catalog.create_table(f"shop.{name}", pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
-        table.append(pa.table({"id": list(range(len(amounts))), "amount": amounts}))
-    catalog.engine.dispose()
-    return tmp_path
+def folder(tables: PlainTables) -> Path:
+    for name, amounts in (("shop.a", [1.0, 2.0, 3.0]), ("shop.b", [1.0, 2.5])):
+        tables.make(name, id=pa.int64(), amount=pa.float64())
+        tables.append(name, id=list(range(len(amounts))), amount=amounts)
+    return tables.project.root
 
 
 def test_a_table_is_the_same_as_itself(folder: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import typer
-
+from strandline.cli.confirming import confirm
 from strandline.cli.output import reporter
 from strandline.model.errors import UsageError
 
@@ -67,10 +65,7 @@ def confirmed_restoration(
     say("the plan:")
     for line in found.plan.human():
         say(f"  {line}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("the plan is only applied when it is confirmed", next_command="the same command with --yes")
-        typer.confirm("apply it?", abort=True, err=True)
+    confirm("apply it?", "the plan is only applied when it is confirmed", yes=yes)
     return found.restoration
 
 

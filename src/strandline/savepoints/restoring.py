@@ -28,7 +28,7 @@ from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import MAIN, Link, Snapshot, TableView
+from strandline.tables.view import MAIN, Link, TableView
 
 _IDENTITY = ("metadata", STRAND_FILE)
 """Files that belong to the old strand alone."""
@@ -254,7 +254,9 @@ class _Planner:
             self._check_continues(view, at)
             return TablePlan(view.name, self.choice, at, at)
         target = self._target(view, saved)
-        nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
+        nothing_came = target is None and not any(
+            snapshot.rows_added for snapshot in view.ancestors()
+        )  # empty then, and only boundaries since
         if saved is None or target != saved:
             self._check_holds(view, target, saved)
         if target == at or nothing_came:
@@ -275,8 +277,8 @@ class _Planner:
             at,
             target,
             tuple(snapshot.id for snapshot in leaving),
-            sum(map(_added, leaving)),
-            sum(_added(s) for s in view.lineage(target) if s.id not in left_ids),
+            sum(s.rows_added for s in leaving),
+            sum(s.rows_added for s in view.lineage(target) if s.id not in left_ids),
             (min(batches), max(batches)) if batches else None,
             tuple(s.id for s in leaving if s.operation != "replace" and (s.stamp is None or s.stamp.pipeline != self.pipeline)),
         )
@@ -320,7 +322,3 @@ class _Planner:
             )
         if reason := why_not(view, at, self.pipeline, self.links, self.ledger):
             raise ChainBroken(f"table '{view.name}' does not end where the restore goes on: {reason}", next_command=again)
-
-
-def _added(snapshot: Snapshot) -> int:
-    return 0 if snapshot.operation == "replace" else snapshot.count("added-records")
