@@ -8,7 +8,7 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 
-from strandline.evidence.pipeline_comparing import SideBySide, compare_state, compare_tables
+from strandline.evidence.pipeline_comparing import Manner, SideBySide, compare_state, compare_tables
 from strandline.evidence.sides import outputs_of, side_of
 from strandline.model.errors import NotFound
 from strandline.runtime.options import ForBatches
@@ -68,8 +68,8 @@ def side_by_side(shop: Sandbox, left: str, right: str, *ignore: str) -> SideBySi
         found = SideBySide(sides[0], sides[1])
         if not any(side.is_savepoint for side in sides):
             outputs = [outputs_of(shop.project, shop.ledger, side) for side in sides]
-            compare_tables(found, outputs[0], outputs[1], (), None, 10, ignore)
-        compare_state(found, lambda: nullcontext(shop.spark), 10, ignore)
+            compare_tables(found, outputs[0], outputs[1], Manner(ignore=ignore))
+        compare_state(found, lambda: nullcontext(shop.spark), Manner(ignore=ignore))
     return found
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.checkpoints.checkpoint import Checkpoint
-from strandline.evidence.pipeline_comparing import SideBySide, compare_state, compare_tables
+from strandline.evidence.pipeline_comparing import Manner, SideBySide, compare_state, compare_tables
 from strandline.evidence.sides import Output, names_table, outputs_of, side_of
 from strandline.evidence.state_comparing import Pairs, StateAt, pair_operators
 from strandline.ledger import Ledger, ledger_of
@@ -123,7 +123,7 @@ def test_a_pipelines_table_is_shown_as_it_was_after_the_batch(
     with ExitStack() as opened:
         sides = [opened.enter_context(side_of(shop.project, ledger, asked)) for asked in ("totals", "totals@9")]
         with pytest.raises(NotFound, match="batch 9 of 'totals' is not in its checkpoint"):
-            compare_state(SideBySide(sides[0], sides[1]), lambda: pytest.fail("Spark was started"), 10, ())
+            compare_state(SideBySide(sides[0], sides[1]), lambda: pytest.fail("Spark was started"), Manner())
 
 
 def test_a_pipeline_whose_code_and_checkpoint_are_gone_still_has_its_tables(shop: PlainTables, ledger: Ledger) -> None:
@@ -143,7 +143,7 @@ def outputs(project: Project, **named: str) -> dict[str, Output]:
 
 def paired(shop: PlainTables, left: dict[str, Output], right: dict[str, Output]) -> SideBySide:
     found = SideBySide(cast(Any, None), cast(Any, None))
-    compare_tables(found, left, right, (), None, 10, ())
+    compare_tables(found, left, right, Manner())
     return found
 
 

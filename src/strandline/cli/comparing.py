@@ -15,7 +15,7 @@ from strandline.model.errors import NotFound, TrustViolation, UsageError
 
 if TYPE_CHECKING:
     from strandline.evidence.comparing import Comparison
-    from strandline.evidence.pipeline_comparing import SideBySide
+    from strandline.evidence.pipeline_comparing import Manner, SideBySide
     from strandline.project.config import Project
 
 _HELP = (
@@ -46,12 +46,19 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two tables, or the tables and the state of two pipelines. Exit code 3 when they differ. Tables need no Spark."""
+    from strandline.evidence.pipeline_comparing import Manner
     from strandline.evidence.sides import names_table
     from strandline.project.config import load_project
 
     project = load_project(profile=profile)
     if not (names_table(left) and names_table(right)):
-        _compare_pipelines(project, left, right, key or [], by, ignore or [], limit, tables=tables, state=state, as_json=as_json)
+        manner = Manner(tuple(key or ()), by, limit, tuple(ignore or ()))
+        both = _compare_pipelines(project, left, right, manner, tables=tables, state=state)
+        if as_json:
+            print_json(both.as_json())
+        else:
+            _print_sides(both)
+        _check_same(both)
         return
     if tables or state:
         raise UsageError("--tables and --state are about pipelines", next_command=f"strandline compare {left} {right}")
@@ -71,19 +78,8 @@ def compare(
         )
 
 
-def _compare_pipelines(
-    project: Project,
-    left: str,
-    right: str,
-    key: list[str],
-    by: str | None,
-    ignore: list[str],
-    limit: int,
-    *,
-    tables: bool,
-    state: bool,
-    as_json: bool,
-) -> None:
+def _compare_pipelines(project: Project, left: str, right: str, manner: Manner, *, tables: bool, state: bool) -> SideBySide:
+    """Both, unless one of them was asked for; a savepoint has state alone."""
     from strandline.cli.state import reading_session
     from strandline.evidence.pipeline_comparing import SideBySide, compare_state, compare_tables
     from strandline.evidence.sides import outputs_of, side_of
@@ -96,8 +92,8 @@ def _compare_pipelines(
         found = SideBySide(sides[0], sides[1])
         if wants_tables and not any(side.is_savepoint for side in sides):
             outputs = [outputs_of(project, ledger, side) for side in sides]
-            compare_tables(found, outputs[0], outputs[1], key, by, limit, ignore)
-        elif tables or key or by:
+            compare_tables(found, outputs[0], outputs[1], manner)
+        elif tables or manner.key or manner.by:
             raise UsageError(
                 "--tables, --key and --by are about tables, and no two pipelines' tables are compared",
                 next_command=f"strandline compare {left} {right} --state",
@@ -105,15 +101,16 @@ def _compare_pipelines(
         if state and not any(side.keeps_state for side in sides):
             raise NotFound(f"neither {left} nor {right} keeps state", next_command=f"strandline compare {left} {right} --tables")
         if wants_state:
-            compare_state(found, lambda: reading_session(project, sides[0].pipeline), limit, ignore)
-    if as_json:
-        print_json(found.as_json())
-    else:
-        _print_sides(found)
+            compare_state(found, lambda: reading_session(project, sides[0].pipeline), manner)
+    return found
+
+
+def _check_same(found: SideBySide) -> None:
     if not found.same:
         lonely = [f"{name} only in one" for name in found.lonely]
         raise TrustViolation(
-            f"{left} and {right} differ: {', '.join([*found.different, *lonely])}", next_command=f"strandline history {sides[0].pipeline}"
+            f"{found.left.name} and {found.right.name} differ: {', '.join([*found.different, *lonely])}",
+            next_command=f"strandline history {found.left.pipeline}",
         )
 
 

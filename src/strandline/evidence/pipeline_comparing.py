@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Session = Callable[[], AbstractContextManager["SparkSession"]]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How rows are compared, as `compare` takes it; key and breakdown are of tables, state has keys of its own."""
+
+    key: tuple[str, ...] = ()
+    by: str | None = None
+    limit: int = 10
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,26 +72,19 @@ def _side_json(side: Side) -> dict[str, Any]:
     return {"name": side.name, "pipeline": side.pipeline, "batch": side.batch, "strand": side.source.strand if side.source else None}
 
 
-def compare_tables(
-    found: SideBySide,
-    left: dict[str, Output],
-    right: dict[str, Output],
-    key: Sequence[str],
-    by: str | None,
-    limit: int,
-    ignore: Collection[str],
-) -> None:
+def compare_tables(found: SideBySide, left: Mapping[str, Output], right: Mapping[str, Output], manner: Manner) -> None:
     """Tables of the same output; if each pipeline has one table beside its side tables, those two, whatever they are called."""
-    left, right = dict(left), dict(right)
-    names = [(name, name) for name in left if name in right]
-    mains = [[name for name in side if SIDE_MARK not in name] for side in (left, right)]
+    mine, theirs = dict(left), dict(right)
+    names = [(name, name) for name in mine if name in theirs]
+    mains = [[name for name in side if SIDE_MARK not in name] for side in (mine, theirs)]
     if len(mains[0]) == len(mains[1]) == 1 and mains[0] != mains[1]:
         names.insert(0, (mains[0][0], mains[1][0]))
     for one, other in names:
-        mine, theirs = left.pop(one), right.pop(other)
-        known_by = tuple(key) or _common_key(mine, theirs)
-        found.tables[one if one == other else f"{one} / {other}"] = compare(mine.rows, theirs.rows, known_by, by, limit, ignore)
-    found.tables_only_left, found.tables_only_right = _names(left), _names(right)
+        pair = mine.pop(one), theirs.pop(other)
+        found.tables[one if one == other else f"{one} / {other}"] = compare(
+            pair[0].rows, pair[1].rows, manner.key or _common_key(*pair), manner.by, manner.limit, manner.ignore
+        )
+    found.tables_only_left, found.tables_only_right = _names(mine), _names(theirs)
 
 
 def _common_key(left: Output, right: Output) -> tuple[str, ...]:
@@ -93,7 +96,7 @@ def _names(outputs: Mapping[str, Output]) -> tuple[str, ...]:
     return tuple(output.rows.name for output in outputs.values())
 
 
-def compare_state(found: SideBySide, session: Session, limit: int, ignore: Collection[str]) -> None:
+def compare_state(found: SideBySide, session: Session, manner: Manner) -> None:
     """Spark is only started when there is state to read."""
     if not (found.left.keeps_state or found.right.keeps_state):
         return
@@ -105,9 +108,8 @@ def compare_state(found: SideBySide, session: Session, limit: int, ignore: Colle
         operators = [at.reader.operators(at.batch) if at is not None else [] for at in (left, right)]
         pairs = pair_operators(left, operators[0], right, operators[1])
         for pair in pairs.both:
-            found.operators[pair.name] = compare(
-                pair.left, pair.right, pair.key, None, limit, [name for name in ignore if name not in pair.key]
-            )
+            ignore = [name for name in manner.ignore if name not in pair.key]
+            found.operators[pair.name] = compare(pair.left, pair.right, pair.key, None, manner.limit, ignore)
         found.operators_only_left, found.operators_only_right = pairs.only_left, pairs.only_right
 
 

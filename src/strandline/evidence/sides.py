@@ -64,27 +64,22 @@ def names_table(asked: str) -> bool:
 @contextmanager
 def side_of(project: Project, ledger: Ledger, asked: str) -> Iterator[Side]:
     """A savepoint is unpacked for as long as it is looked at."""
-    name, _, batch = asked.partition("@")
-    if _is_pipeline(project, ledger, name):
-        yield _pipeline_side(project, ledger, asked, name, _number(asked, batch))
+    pipeline, _, batch = asked.partition("@")
+    has_run = ledger.attempts.latest(pipeline) is not None
+    archive = None if has_run else _archive(project, ledger, asked)
+    if archive is not None:
+        saved = archive.read()
+        with unpacked(project, archive) as checkpoint:
+            yield Side(asked, saved.pipeline, saved.batch, source_in(saved.pipeline, checkpoint), is_savepoint=True)
         return
-    archive = _archive(project, ledger, asked)
-    if archive is None:
-        if names_table(asked):
-            raise UsageError(
-                f"'{asked}' is a table: a table is compared with a table, a pipeline with a pipeline or a savepoint",
-                next_command="strandline status",
-            )
-        load_pipeline(project, name)  # raises, with the pipelines there are
-        raise AssertionError("unreachable")
-    saved = archive.read()
-    with unpacked(project, archive) as checkpoint:
-        yield Side(asked, saved.pipeline, saved.batch, source_in(saved.pipeline, checkpoint), is_savepoint=True)
-
-
-def _is_pipeline(project: Project, ledger: Ledger, name: str) -> bool:
-    """The ledger knows what ran; code is only imported for a name that never did."""
-    return is_pipeline_name(name) and (ledger.attempts.latest(name) is not None or name in load_pipelines(project))
+    if names_table(asked):
+        raise UsageError(
+            f"'{asked}' is a table: a table is compared with a table, a pipeline with a pipeline or a savepoint",
+            next_command="strandline status",
+        )
+    if not has_run:
+        load_pipeline(project, pipeline)  # raises when it is none, with those there are; code is only imported for a name that never ran
+    yield _pipeline_side(project, ledger, asked, pipeline, _number(asked, batch))
 
 
 def _number(asked: str, batch: str) -> int | None:

@@ -32,11 +32,8 @@ class HalfMade:
 
 
 def half_made(ledger: Ledger, pipeline: str | None = None) -> list[HalfMade]:
-    return [HalfMade(record, _decide(record)) for record in ledger.savepoints.of_pipeline(pipeline) if _in_the_making(record)]
-
-
-def _in_the_making(record: SavepointRecord) -> bool:
-    return record.state is SavepointState.CREATING
+    records = ledger.savepoints.of_pipeline(pipeline)
+    return [HalfMade(record, _decide(record)) for record in records if record.state is SavepointState.CREATING]
 
 
 def _decide(record: SavepointRecord) -> str:
