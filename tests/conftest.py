@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.state_files import relocate_operator
 from strandline.checkpoints.storage import LocalStorage
+from strandline.testing.plain_tables import PlainTables, plain_tables
 
 pytest_plugins = ["strandline.testing.fixtures"]
 
@@ -37,3 +38,10 @@ def written_by_spark() -> WrittenBySpark:
         return Checkpoint(LocalStorage(str(folder)))
 
     return unpack
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[PlainTables]:
+    """A project with a namespace `shop` and no tables yet."""
+    with plain_tables(tmp_path) as made:
+        yield made

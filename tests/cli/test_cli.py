@@ -120,7 +120,13 @@ def test_a_damaged_catalog_says_so(project: Path) -> None:
 
 def test_cleanup_of_a_clean_project(project: Path) -> None:
     assert run_cli(project, "cleanup").out.strip() == "nothing to clean up"
-    assert json.loads(run_cli(project, "cleanup", "--json").out) == {"version": 1, "removed": 0, "items": []}
+    assert json.loads(run_cli(project, "cleanup", "--json").out) == {
+        "version": 1,
+        "removed": 0,
+        "items": [],
+        "checkpoints": [],
+        "savepoints": [],
+    }
 
 
 def test_doctor_names_each_problem_with_its_fix(project: Path) -> None:

@@ -7,24 +7,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
+from strandline.ledger import ledger_of
+from strandline.project.config import load_project
+from strandline.runtime.liveness import this_process
 from strandline.testing import run_cli
-from strandline.testing.projects import write_sandbox
+from strandline.testing.plain_tables import PlainTables
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    project = write_sandbox(tmp_path)
-    Path(project.warehouse).mkdir()
-    project.catalog_file.parent.mkdir(parents=True)
-    catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
-    catalog.create_namespace("shop")
-    for name, amounts in (("a", [1.0, 2.0, 3.0]), ("b", [1.0, 2.5])):
-        table = catalog.create_table(f"shop.{name}", pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
-        table.append(pa.table({"id": list(range(len(amounts))), "amount": amounts}))
-    catalog.engine.dispose()
-    return tmp_path
+def folder(tables: PlainTables) -> Path:
+    for name, amounts in (("shop.a", [1.0, 2.0, 3.0]), ("shop.b", [1.0, 2.5])):
+        tables.make(name, id=pa.int64(), amount=pa.float64())
+        tables.append(name, id=list(range(len(amounts))), amount=amounts)
+    return tables.project.root
 
 
 def test_a_table_is_the_same_as_itself(folder: Path) -> None:
@@ -44,6 +40,31 @@ def test_differences_are_shown_with_their_values_and_exit_code_3(folder: Path) -
     assert "next: strandline history shop.a" in finished.err
 
 
+def test_what_is_ignored_does_not_count(folder: Path) -> None:
+    finished = run_cli(folder, "compare", "shop.a", "shop.b", "--key", "id", "--ignore", "amount")
+
+    assert finished.code == 3
+    assert "  keys (id) equal: 2\n  only in the first: 1\n" in finished.out
+
+
+def test_pipelines_without_state_are_compared_by_their_tables_and_no_spark_is_started(folder: Path) -> None:
+    ledger = ledger_of(load_project(folder))
+    for pipeline in ("a", "b"):
+        assert ledger.attempts.begin(
+            pipeline, id="x", above=0, replaces=None, process=this_process(), code="c", tables=[f"shop.{pipeline}"]
+        )
+    ledger.close()
+
+    same, differs = run_cli(folder, "compare", "a", "a"), run_cli(folder, "compare", "a", "b", "--key", "id", "--json")
+
+    assert (same.code, same.out) == (0, "first: a\nsecond: a\ntable 'a'\nshop.a: 3 rows, shop.a: 3 rows\n  rows equal: 3\n"), same.err
+    assert (differs.code, "error: a and b differ: table shop.a\nnext: strandline history a\n" in differs.err) == (3, True), differs.err
+    assert "Spark" not in differs.err
+    told = json.loads(differs.out)
+    assert (told["version"], told["same"], told["left"]["pipeline"], told["operators"]) == (1, False, "a", [])
+    assert [(table["output"], table["equal"], table["only_left"]) for table in told["tables"]] == [("a / b", 1, 1)]
+
+
 def test_json_is_versioned(folder: Path) -> None:
     told = json.loads(run_cli(folder, "compare", "shop.a", "shop.b", "--key", "id", "--limit", "1", "--json").out)
 
@@ -57,6 +78,9 @@ def test_json_is_versioned(folder: Path) -> None:
         (["shop.a", "shop.c"], "there is no table 'shop.c'"),
         (["shop.a@nope", "shop.a"], "has no branch, tag or snapshot 'nope'"),
         (["shop.a", "shop.b", "--key", "who"], "'who' is not a column of both"),
+        (["shop.a", "shop.b", "--state"], "--tables and --state are about pipelines"),
+        (["shop.a", "orders"], "'shop.a' is a table: a table is compared with a table"),
+        (["orders", "ordres"], "there is no pipeline 'orders'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, arguments: list[str], words: str) -> None:

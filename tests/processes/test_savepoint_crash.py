@@ -95,6 +95,15 @@ def test_taking_and_disposing_killed_at_every_step(tmp_path: Path) -> None:
 
     assert states(tmp_path, "split")[last] == "disposed"
     assert folders(project, "split") == tagged(project, "shop.even") == complete - {last}
+
+    assert run_cli(tmp_path, "savepoint", "create", "split", crash_at=CrashPoint.SAVEPOINT_TAGGED).killed
+    (left,) = tagged(project, "shop.even") - complete
+    (shown,) = json.loads(said(tmp_path, "cleanup", "--json"))["savepoints"]
+    assert (shown["id"], shown["decision"], shown["settled"]) == (left, "remove: unfinished savepoint of a maker that is gone", False)
+    said(tmp_path, "cleanup", "--remove")
+    assert states(tmp_path, "split")[left] == "failed"
+    assert folders(project, "split") == tagged(project, "shop.even") == complete - {last}
+    assert said(tmp_path, "cleanup").strip() == "nothing to clean up"
     assert_split_once(project, 40)
 
 
@@ -117,6 +126,9 @@ def test_a_restore_killed_at_every_step_is_finished_by_the_next_start(tmp_path: 
         assert died.killed, died.err
     assert len(table_rows(project, "shop.even", ["seq"])) == 20, "one table has gone back"
     assert len(table_rows(project, "shop.odd", ["seq"])) == 50, "the other one has not yet"
+    (leftover,) = json.loads(said(tmp_path, "cleanup", "--remove", "--json"))["checkpoints"]
+    assert (leftover["decision"], leftover["removed"]) == ("remove: unfinished checkpoint of a killed attempt", True)
+    assert not Path(leftover["location"]).exists(), "the first restore was killed before its checkpoint counted"
     said(tmp_path, "run", "split", "--available-now")
 
     assert_split_once(project, TOTAL)

@@ -14,6 +14,7 @@ from strandline.ledger.records import SavepointState
 from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, Refused, SavepointDamaged, UsageError
 from strandline.runtime.options import Allowances, AvailableNow, ForBatches
 from strandline.runtime.run import run_pipeline
+from strandline.savepoints.abandoned import abandoned, release
 from strandline.savepoints.archive import MANIFEST, Archive, archive_of, find_archive
 from strandline.savepoints.attending import savepoint_keeper
 from strandline.savepoints.catalogue import examine, export, listed
@@ -97,6 +98,12 @@ def test_rollback_takes_table_and_state_back_and_nothing_is_lost_or_doubled(shop
     assert view.refs["strandline-abandoned-counted-3"] == before.refs["main"], "what was left stays reachable"
     (strand,) = shop.ledger.strands.of_pipeline("counted")
     assert (strand.parent, strand.parent_batch, strand.savepoint) == (old.strand, 2, saved.id)
+    (left,) = abandoned(shop.project, shop.ledger, "counted")
+    assert (left.rows, left.snapshots, left.attempt, left.strand) == (20, 2, 3, strand.strand)
+    assert (left.left_strand, left.left_batch, left.left_at) == (old.strand, 4, boundary.committed_at)
+    with SessionTags(shop.project, "test", shop.heard.say, shop.spark) as tags:
+        release([left], shop.ledger, tags, by="me@here")
+    assert abandoned(shop.project, shop.ledger) == []
     add_file(shop, 5)
     shop.run("counted")
     assert_counted(shop, 6)

@@ -44,6 +44,16 @@ def test_those_beyond_the_number_or_the_age_are_replaced_oldest_first() -> None:
     assert gone(sl.savepoint(every="6 hours", keep=1, keep_for="1 minute")) == ["sp-25", "sp-19", "sp-13", "sp-7"], "the newest stays"
 
 
+def test_a_clock_that_was_set_back_stops_nothing() -> None:
+    """A record of the future is neither waited for, nor does it push out what is taken now."""
+    policy, ahead = sl.savepoint(every="6 hours", keep=1), taken(-1000)
+
+    assert is_due(policy, [ahead], NOW)
+    assert is_due(policy, [ahead, taken(7)], NOW)
+    assert not is_due(policy, [ahead, taken(1)], NOW), "the one that was taken since counts"
+    assert superseded(policy, [ahead, taken(0)], NOW) == [ahead]
+
+
 def test_only_complete_scheduled_ones_are_replaced() -> None:
     mine, failed = taken(50, by="ann@host"), replace(taken(60), state=SavepointState.FAILED)
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from strandline.model.errors import NotFound
 from strandline.project.config import Project
 from strandline.tables.rows import RowsOf, rows_of
-from strandline.testing.projects import write_sandbox
+from strandline.testing.plain_tables import PlainTables
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tables: PlainTables) -> Project:
     """A table with two snapshots; a tag names the first."""
-    project = write_sandbox(tmp_path)
-    Path(project.warehouse).mkdir()
-    project.catalog_file.parent.mkdir(parents=True)
-    catalog = SqlCatalog(project.profile.catalog.name, uri=f"sqlite:///{project.catalog_file}", warehouse=f"file://{project.warehouse}")
-    catalog.create_namespace("shop")
-    for name in ("orders", "empty"):
-        catalog.create_table(f"shop.{name}", pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
-    orders = catalog.load_table("shop.orders")
-    orders.append(pa.table({"id": [1, 2], "amount": [1.0, 2.0]}))
-    orders.manage_snapshots().create_tag(orders.refresh().current_snapshot().snapshot_id, "before").commit()  # type: ignore[union-attr]
-    orders.append(pa.table({"id": [3], "amount": [3.0]}))
-    catalog.engine.dispose()
-    return project
+    for name in ("shop.orders", "shop.empty"):
+        tables.make(name, id=pa.int64(), amount=pa.float64())
+    first = tables.append("shop.orders", id=[1, 2], amount=[1.0, 2.0])
+    tables.tag("shop.orders", first, "before")
+    tables.append("shop.orders", id=[3], amount=[3.0])
+    return tables.project
 
 
 def ids(rows: RowsOf) -> list[int]:

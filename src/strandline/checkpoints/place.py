@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.storage import storage_at
@@ -16,6 +17,17 @@ from strandline.model.errors import CheckpointDamaged
 from strandline.project.config import Project
 
 PLACE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StrandPlace:
+    """The folder of a later strand, as its name tells."""
+
+    pipeline: str
+    attempt: int
+    attempt_id: str
+    """Of the attempt that made it."""
+    location: str
 
 
 def current_checkpoint(project: Project, pipeline: str) -> Checkpoint:
@@ -39,6 +51,13 @@ def current_checkpoint(project: Project, pipeline: str) -> Checkpoint:
 def empty_place(project: Project, pipeline: str, attempt: int, attempt_id: str) -> Checkpoint:
     """A folder for a new strand that nobody else knows: numbers may be given twice when a ledger is lost, ids are not."""
     return Checkpoint(storage_at(f"{project.checkpoints}/{pipeline}.{attempt}-{attempt_id}"))
+
+
+def strand_places(project: Project) -> list[StrandPlace]:
+    """Every folder that an attempt has begun for a new strand, whatever became of it."""
+    names = storage_at(project.checkpoints).names("")
+    found = ((name, re.fullmatch(r"([A-Za-z][\w-]*)\.(\d+)-(\w+)", name)) for name in names)
+    return [StrandPlace(parts[1], int(parts[2]), parts[3], f"{project.checkpoints}/{name}") for name, parts in found if parts is not None]
 
 
 def make_current(project: Project, pipeline: str, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from strandline import __version__
-from strandline.cli import checkpoint, comparing, forking, inspecting, kafka, project, publishing, running, savepoint, state
+from strandline.cli import (
+    abandoned,
+    checkpoint,
+    cleaning,
+    comparing,
+    forking,
+    inspecting,
+    kafka,
+    project,
+    publishing,
+    running,
+    savepoint,
+    state,
+)
 from strandline.cli.output import print_error
 from strandline.model.errors import StrandlineError
 
@@ -22,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (project, running, inspecting, comparing, checkpoint, savepoint, forking, publishing, state, kafka):
+for module in (project, running, cleaning, inspecting, comparing, checkpoint, savepoint, forking, publishing, abandoned, state, kafka):
     module.register(app)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
+from strandline.cli.confirming import confirm
 from strandline.cli.output import reporter
 from strandline.model.errors import UsageError
 
@@ -76,11 +74,7 @@ def tell_plan(lines: Sequence[str]) -> None:
 
 
 def confirm_plan(yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("the plan is only applied when it is confirmed", next_command="the same command with --yes")
-    typer.confirm("apply it?", abort=True, err=True)
+    confirm("apply it?", "the plan is only applied when it is confirmed", yes=yes)
 
 
 def _refuse_lonely(pipeline: str, tables: str | None, claim: bool) -> None:

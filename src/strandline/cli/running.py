@@ -1,4 +1,4 @@
-"""Commands that run and stop pipelines: run, stop, cleanup."""
+"""Commands that run and stop pipelines: run, stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
-from strandline.cli.output import LiveReporter, print_json, print_table, reporter
+from strandline.cli.output import LiveReporter, print_json, reporter
 from strandline.cli.restoring import confirmed_restoration
 from strandline.cli.savepoint import asker
 from strandline.model.errors import NotFound, UsageError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command()(stop)
-    app.command()(cleanup)
 
 
 def run(
@@ -164,39 +163,3 @@ def stop(
     raise Failure(
         f"'{pipeline}' was asked to stop but has not ended within {wait}; the request stays open", next_command="strandline status"
     )
-
-
-def cleanup(
-    pipeline: Annotated[str | None, typer.Argument(help="Only this pipeline's files.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove what the plan lists; without it the plan is only shown.")] = False,
-    profile: ProfileOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find files that a killed or refused attempt staged and no snapshot holds; --remove deletes them."""
-    from strandline.ledger import ledger_of
-    from strandline.project.config import load_project
-    from strandline.runtime.cleanup import apply_cleanup, plan_cleanup
-
-    project = load_project(profile=profile)
-    ledger = ledger_of(project)
-    items = plan_cleanup(project, ledger, pipeline)
-    removed = apply_cleanup(project, ledger, items) if remove else 0
-    if as_json:
-        rows = [
-            {"pipeline": i.intent.pipeline, "table": i.intent.table, "batch": i.intent.batch, "attempt": i.intent.attempt}
-            | {"files": [f.path for f in i.intent.files], "decision": i.decision}
-            for i in items
-        ]
-        print_json({"version": 1, "removed": removed, "items": rows})
-        return
-    if not items:
-        print("nothing to clean up")
-        return
-    print_table(
-        ["pipeline", "table", "batch", "attempt", "files", "decision"],
-        [
-            [i.intent.pipeline, i.intent.table, str(i.intent.batch), str(i.intent.attempt), str(len(i.intent.files)), i.decision]
-            for i in items
-        ],
-    )
-    print(f"removed {removed} files" if remove else "next: strandline cleanup --remove")

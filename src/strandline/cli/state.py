@@ -16,6 +16,8 @@ from strandline.cli.output import print_json, print_table, reporter
 from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.evidence.state_rows import OperatorDiff, ShownState
     from strandline.evidence.states import StateList, StateSource
     from strandline.project.config import Project
@@ -151,16 +153,23 @@ def export(
 
 @contextmanager
 def _reading(project: Project, source: StateSource) -> Iterator[StateReader]:
-    """A session of its own: the pipeline may be running meanwhile."""
     from strandline.runtime.keyed.inspecting import StateReader
+
+    with reading_session(project, source.pipeline) as spark:
+        yield StateReader(spark, source.checkpoint, source.records, source.pipeline)
+
+
+@contextmanager
+def reading_session(project: Project, pipeline: str) -> Iterator[SparkSession]:
+    """A session of its own: the pipeline may be running meanwhile."""
     from strandline.runtime.session import start_session
 
     say = reporter().say
-    log = project.logs / f"{source.pipeline}-state.log"
+    log = project.logs / f"{pipeline}-state.log"
     say(f"starting Spark, log in {log}")
-    spark = start_session(project, f"{source.pipeline}-state", log, say)
+    spark = start_session(project, f"{pipeline}-state", log, say)
     try:
-        yield StateReader(spark, source.checkpoint, source.records, source.pipeline)
+        yield spark
     finally:
         spark.stop()
 

@@ -1,4 +1,4 @@
-"""Two states of a table, or two tables, row by row: what only one of them has, and what differs.
+"""Two tables, two states of a table, or the state of two operators, row by row: what only one of them has, and what differs.
 
 Of one side a digest per row is kept, the other is read past it: memory follows the rows of the smaller side, not their width.
 """
@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from strandline.evidence.plain import as_json
 from strandline.model.errors import UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 COMPARE_VERSION = 1
 
@@ -26,7 +23,7 @@ class Rows(Protocol):
     def name(self) -> str: ...
     @property
     def columns(self) -> tuple[str, ...]: ...
-    def batches(self) -> Iterator[pa.RecordBatch]: ...
+    def records(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,17 @@ class Comparison:
         return not (self.only_left or self.only_right or self.differing or doubles or self.columns_only_left or self.columns_only_right)
 
 
-def compare(left: Rows, right: Rows, key: Sequence[str] = (), by: str | None = None, limit: int = 10) -> Comparison:
+def compare(
+    left: Rows, right: Rows, key: Sequence[str] = (), by: str | None = None, limit: int = 10, ignore: Collection[str] = ()
+) -> Comparison:
     """Without a key whole rows are compared, and a row that is there twice counts twice.
 
     Args:
         by: a column to break the counts down by; instants are taken by day.
         limit: so many differences are shown with their values.
+        ignore: columns that do not count, in whichever side they are.
     """
-    common = tuple(name for name in left.columns if name in right.columns)
+    common = tuple(name for name in left.columns if name in right.columns and name not in ignore)
     for name in (*key, *([by] if by else [])):
         if name not in common:
             raise UsageError(
@@ -92,8 +92,8 @@ def compare(left: Rows, right: Rows, key: Sequence[str] = (), by: str | None = N
         left.name,
         right.name,
         tuple(key),
-        columns_only_left=tuple(name for name in left.columns if name not in common),
-        columns_only_right=tuple(name for name in right.columns if name not in common),
+        columns_only_left=tuple(name for name in left.columns if name not in (*common, *ignore)),
+        columns_only_right=tuple(name for name in right.columns if name not in (*common, *ignore)),
     )
     comparer = _ByKey(found, tuple(key), common, by) if key else _WholeRows(found, common, common, by)
     comparer.take_left(left)
@@ -171,7 +171,7 @@ class _ByKey:
 
     def _values(self, side: Rows, wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
         found: dict[bytes, dict[str, Any]] = {}
-        for row in _records(side, self._columns):
+        for row in side.records(self._columns):
             identity = _digest(row[name] for name in self._key)
             if identity in wanted and identity not in found:
                 found[identity] = {name: as_json(row[name]) for name in self._columns}
@@ -179,7 +179,7 @@ class _ByKey:
 
     def _rows(self, side: Rows) -> Iterator[tuple[bytes, bytes, Any]]:
         rest = [name for name in self._columns if name not in self._key]
-        for row in _records(side, self._columns):
+        for row in side.records(self._columns):
             group = _group(row[self._by]) if self._by is not None else None
             yield _digest(row[name] for name in self._key), _digest(row[name] for name in rest), group
 
@@ -213,11 +213,6 @@ class _WholeRows(_ByKey):
             if left_over > 0:
                 self._found.only_left += left_over
                 self._note(identity, self._group_of[identity])
-
-
-def _records(side: Rows, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for batch in side.batches():
-        yield from batch.select(list(columns)).to_pylist()
 
 
 def _digest(values: Iterable[Any]) -> bytes:

@@ -257,26 +257,31 @@ def _contents(found: KeyState | None) -> dict[str, Any]:
 
 
 def _native_diff(reader: StateReader, operator: StoredOperator, before: int, after: int, limit: int) -> OperatorDiff:
-    from pyspark.sql import functions as F
-
-    def by_key(batch: int, name: str) -> DataFrame:
-        rows = _texts(reader.rows(operator, batch))
-        side = F.col("side") if operator.is_join else F.lit("")
-        return rows.groupBy("k", side.alias("s")).agg(F.sort_array(F.collect_list("v")).alias(name))
-
-    both = by_key(before, "old").join(by_key(after, "new"), ["k", "s"], "full_outer").where("not (old <=> new)")
+    old, new = (rows_by_key(reader, operator, batch) for batch in (before, after))
+    both = (
+        old.withColumnRenamed("rows", "old").join(new.withColumnRenamed("rows", "new"), ["k", "s"], "full_outer").where("not (old <=> new)")
+    )
     kinds = "case when old is null then 'added' when new is null then 'removed' else 'changed' end as change"
     marked = both.selectExpr("*", kinds)
     diff = OperatorDiff(operator.id, operator.name)
     for row in reader.ask(operator, after, lambda: marked.groupBy("change").count().collect()):
         setattr(diff, row["change"], row["count"])
     for row in islice(reader.ask(operator, after, lambda: marked.orderBy("k").limit(limit).collect()), limit):
-        old, new = ([json.loads(text) for text in row[name]] if row[name] is not None else None for name in ("old", "new"))
-        state = {"before": _single(old), "after": _single(new)}
+        state = {moment: parse_rows(row[name]) for moment, name in (("before", "old"), ("after", "new"))}
         diff.changes.append({"key": json.loads(row["k"]), "change": row["change"], "states": {row["s"] or operator.name: state}})
     return diff
 
 
-def _single(rows: list[Any] | None) -> Any:
+def rows_by_key(reader: StateReader, operator: StoredOperator, batch: int) -> DataFrame:
+    """Of one of Spark's operators: a key as JSON, the side of a join or nothing, and the key's rows as JSON, in order."""
+    from pyspark.sql import functions as F
+
+    rows = _texts(reader.rows(operator, batch))
+    side = F.col("side") if operator.is_join else F.lit("")
+    return rows.groupBy("k", side.alias("s")).agg(F.sort_array(F.collect_list("v")).alias("rows"))
+
+
+def parse_rows(texts: Sequence[str] | None) -> Any:
     """Most operators have one row per key."""
+    rows = [json.loads(text) for text in texts] if texts is not None else None
     return rows[0] if rows is not None and len(rows) == 1 else rows

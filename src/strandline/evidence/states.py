@@ -77,8 +77,18 @@ class StateSource:
 
 def find_state(project: Project, pipeline: str) -> StateSource:
     """The pipeline's checkpoint, if it has one with state."""
+    source = find_source(project, pipeline)
+    if not source.operators:
+        raise NotFound(
+            f"pipeline '{pipeline}' keeps no state: nothing in it remembers anything from batch to batch",
+            next_command=f"strandline history {pipeline}",
+        )
+    return source
+
+
+def find_source(project: Project, pipeline: str) -> StateSource:
+    """The pipeline's checkpoint, whether there is state in it or not, if it has completed a batch."""
     from strandline.project.loader import load_pipeline
-    from strandline.runtime.keyed.records import operator_records
 
     checkpoint = current_checkpoint(project, pipeline)
     if not checkpoint.exists():
@@ -87,17 +97,19 @@ def find_state(project: Project, pipeline: str) -> StateSource:
             f"pipeline '{pipeline}' has no checkpoint in {checkpoint.location}: it has not run yet",
             next_command=f"strandline run {pipeline}",
         )
-    batches = tuple(checkpoint.completed())
-    if not batches:
+    if not checkpoint.completed():
         raise NotFound(
             f"pipeline '{pipeline}' has not completed a batch yet, so there is no state to see", next_command="strandline status"
         )
+    return source_in(pipeline, checkpoint)
+
+
+def source_in(pipeline: str, checkpoint: Checkpoint) -> StateSource:
+    """What a checkpoint holds, wherever it lies."""
+    from strandline.runtime.keyed.records import operator_records
+
     operators = [name for name in checkpoint.storage.names("state") if name.isdigit()]
-    if not operators:
-        raise NotFound(
-            f"pipeline '{pipeline}' keeps no state: nothing in it remembers anything from batch to batch",
-            next_command=f"strandline history {pipeline}",
-        )
+    batches = tuple(checkpoint.completed())
     return StateSource(pipeline, checkpoint, checkpoint.strand(), operator_records(checkpoint), batches, len(operators))
 
 

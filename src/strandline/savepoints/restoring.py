@@ -29,7 +29,7 @@ from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import MAIN, Link, Snapshot, TableView
+from strandline.tables.view import MAIN, Link, TableView
 
 _IDENTITY = ("metadata", STRAND_FILE)
 """Files that belong to the old strand alone."""
@@ -326,7 +326,9 @@ class _Planner:
             self._check_continues(view, at)
             return TablePlan(view.name, choice, at, at)
         target = self._target(view, saved)
-        nothing_came = target is None and not any(map(_added, view.ancestors()))  # empty then, and only boundaries since
+        nothing_came = target is None and not any(
+            snapshot.rows_added for snapshot in view.ancestors()
+        )  # empty then, and only boundaries since
         if saved is None or target != saved:
             self._check_holds(view, target, saved)
         if target == at or nothing_came:
@@ -347,8 +349,8 @@ class _Planner:
             at,
             target,
             tuple(snapshot.id for snapshot in leaving),
-            sum(map(_added, leaving)),
-            sum(_added(s) for s in view.lineage(target) if s.id not in left_ids),
+            sum(s.rows_added for s in leaving),
+            sum(s.rows_added for s in view.lineage(target) if s.id not in left_ids),
             (min(batches), max(batches)) if batches else None,
             tuple(s.id for s in leaving if s.operation != "replace" and (s.stamp is None or s.stamp.pipeline != self.pipeline)),
         )
@@ -413,7 +415,3 @@ def check_new_branch(view: TableView, branch: str) -> None:
             f"table '{view.name}' has a branch or tag '{branch}' already",
             next_command="the same command with another name",
         )
-
-
-def _added(snapshot: Snapshot) -> int:
-    return 0 if snapshot.operation == "replace" else snapshot.count("added-records")

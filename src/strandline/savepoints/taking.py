@@ -13,7 +13,6 @@ file of its checkpoint, and those of the newest batches stay.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import secrets
@@ -37,12 +36,13 @@ from strandline.model.times import rfc3339, utc_now
 from strandline.project.config import Project
 from strandline.runtime.jars import locked_jars
 from strandline.runtime.keyed.records import operator_records
-from strandline.runtime.liveness import process_is_gone, this_process
+from strandline.runtime.liveness import this_process
 from strandline.runtime.strands import branch_of, strand_origin
-from strandline.savepoints.archive import CHECKPOINT, MANIFEST, Archive, archive_of
+from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
-from strandline.savepoints.removing import Tagger, remove
+from strandline.savepoints.leftovers import half_made, settle, undo
+from strandline.savepoints.removing import Tagger
 from strandline.tables.catalog import EmbeddedCatalog
 
 TAKE_TRIES = 3
@@ -87,7 +87,9 @@ class Taker:
     """The one to read; without it, the one that counts now."""
 
     def take(self, wish: Wish) -> Savepoint:
-        self.settle_leftovers()
+        for leftover in half_made(self.ledger, self.pipeline.name):
+            if leftover.can_be_settled:
+                settle(self.project, self.ledger, leftover, self.tagger)
         for left in reversed(range(TAKE_TRIES)):
             try:
                 return self._take(wish)
@@ -95,17 +97,6 @@ class Taker:
                 if left == 0 or wish.at is not None:
                     raise
         raise AssertionError("unreachable")
-
-    def settle_leftovers(self) -> None:
-        """Savepoints whose makers are gone: one that is sealed is complete, of others the tags and bytes go. Their records stay."""
-        for record in self.ledger.savepoints.of_pipeline(self.pipeline.name):
-            if record.state is not SavepointState.CREATING or not process_is_gone(record.process):
-                continue
-            raw = Archive(record.location).storage.read(MANIFEST)
-            if raw is None:
-                self._undo(record, "its maker ended before it was complete")
-            else:
-                self.ledger.savepoints.complete(record.id, hashlib.sha256(raw).hexdigest(), Savepoint.decode(raw, record.location).size)
 
     def _take(self, wish: Wish) -> Savepoint:
         checkpoint = self.checkpoint or current_checkpoint(self.project, self.pipeline.name)
@@ -141,7 +132,7 @@ class Taker:
             digest = archive.seal(complete)
             reach(CrashPoint.SAVEPOINT_SEALED, batch)
         except BaseException as error:
-            self._undo(record, str(error) or type(error).__name__)
+            undo(self.project, self.ledger, record, self.tagger, str(error) or type(error).__name__)
             raise
         self.ledger.savepoints.complete(savepoint.id, digest, complete.size)
         self.ledger.events.add(self.pipeline.name, "savepoint", f"{savepoint.id} of batch {batch}", savepoint.attempt)
@@ -232,10 +223,6 @@ class Taker:
         record = self.ledger.savepoints.get(savepoint)
         if record is None or record.state is not SavepointState.CREATING:
             raise Refused(f"savepoint {savepoint} was disposed of while it was being made", next_command="strandline savepoint create")
-
-    def _undo(self, record: SavepointRecord, reason: str) -> None:
-        remove(self.project, self.pipeline.name, record.id, self.tagger)
-        self.ledger.savepoints.fail(record.id, reason)
 
 
 def native_operators(checkpoint: Checkpoint, batch: int, keyed: Collection[str]) -> list[dict[str, Any]]:

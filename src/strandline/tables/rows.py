@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.model.errors import NotFound
 from strandline.project.config import Project
@@ -33,6 +33,11 @@ class RowsOf:
             table = StaticTable.from_metadata(self.metadata)
             yield from table.scan(snapshot_id=self.snapshot, selected_fields=self.columns).to_arrow_batch_reader()
 
+    def records(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Row by row, these columns of it."""
+        for batch in self.batches():
+            yield from batch.select(list(columns)).to_pylist()
+
 
 def rows_of(project: Project, asked: str) -> RowsOf:
     """Find ``TABLE`` or ``TABLE@REF``, where REF is a branch, a tag or the id of a snapshot."""
@@ -48,6 +53,12 @@ def rows_of(project: Project, asked: str) -> RowsOf:
                 next_command=f"strandline history {table}",
             )
         snapshot = int(ref)
-    location = catalog.metadata_location(table)
+    return rows_at(project, asked, table, snapshot)
+
+
+def rows_at(project: Project, name: str, table: str, snapshot: int | None) -> RowsOf:
+    """A table as a snapshot shows it, or empty."""
+    catalog = EmbeddedCatalog(project)
+    view, location = catalog.load(table), catalog.metadata_location(table)
     assert location is not None
-    return RowsOf(asked, location, snapshot, view.column_names(snapshot))
+    return RowsOf(name, location, snapshot, view.column_names(snapshot))

@@ -46,6 +46,11 @@ class Snapshot:
     def count(self, key: str) -> int:
         return int(self.summary.get(key, 0))
 
+    @property
+    def rows_added(self) -> int:
+        """Rows that it brought; a compaction writes rows anew and brings none."""
+        return 0 if self.operation == "replace" else self.count("added-records")
+
 
 class TableView:
     """Immutable: one metadata file, seen from one branch. Load again to see later commits."""

@@ -1,0 +1,33 @@
+"""A savepoint's checkpoint laid out to be read: a copy that goes when the reader is done."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strandline.checkpoints.checkpoint import Checkpoint
+from strandline.checkpoints.needed import FileKind
+from strandline.checkpoints.state_files import relocate_operator
+from strandline.checkpoints.storage import storage_at
+from strandline.project.config import Project
+from strandline.savepoints.archive import CHECKPOINT, Archive
+
+
+@contextmanager
+def unpacked(project: Project, archive: Archive) -> Iterator[Checkpoint]:
+    """Every file is checked while it is copied. Where checkpoints are remote the copy is too: executors must reach it."""
+    with tempfile.TemporaryDirectory(prefix="strandline-savepoint-") as folder:
+        location = folder if "://" not in project.checkpoints else f"{project.checkpoints}/.reading-{uuid.uuid4().hex}"
+        storage = storage_at(location)
+        try:
+            for file in archive.read().files:
+                if file.path.startswith(CHECKPOINT):
+                    content = archive.content(file)
+                    if file.kind == FileKind.OPERATOR.value:
+                        content = relocate_operator(content, location)
+                    storage.write(file.path.removeprefix(CHECKPOINT), content)
+            yield Checkpoint(storage)
+        finally:
+            storage.delete_all()
