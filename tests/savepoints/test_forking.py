@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,11 @@ from strandline.model.until import Until
 from strandline.project.forks import declare_fork, forks_of
 from strandline.runtime.options import Allowances, ClaimOnly
 from strandline.savepoints.archive import find_archive
+from strandline.savepoints.discarding import discard, find_fork
 from strandline.savepoints.forking import is_made, plan_fork
 from strandline.savepoints.publishing import Objection, plan_publication
 from strandline.savepoints.restoring import ROLLBACK, TableChoice, Tables, plan_from_checkpoint, plan_from_savepoint
+from strandline.savepoints.session import SessionTags
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import table_rows
 from strandline.testing.fixtures import Sandbox
@@ -174,6 +177,23 @@ def test_a_fork_into_a_table_of_its_own_begins_after_the_savepoint(shop: Sandbox
     add_file(shop, 4)
     shop.run("trial")
     assert_counted(shop, "shop.counted_b", 5, first=3)
+
+
+def test_a_discarded_fork_leaves_nothing_but_its_record(shop: Sandbox) -> None:
+    shop.run("counted")
+    before = refs(shop)
+    fork(shop, "0", "branch:trial")
+    found = find_fork(shop.project, shop.ledger, "trial")
+
+    with SessionTags(shop.project, "test", shop.heard.say, shop.spark) as session:
+        for _ in range(2):  # may be repeated
+            discard(shop.project, shop.ledger, found, session.drop_branch, "me@here")
+
+    assert refs(shop) == before and not forks_of(shop.project)
+    assert not [path for path in Path(shop.project.checkpoints).iterdir() if path.name.startswith("trial")]
+    assert_counted(shop, "shop.counted", 3)
+    fork(shop, "0", "branch:trial")
+    assert_counted(shop, "shop.counted@trial", 3)
 
 
 def test_what_is_refused_says_why_and_makes_nothing(shop: Sandbox) -> None:

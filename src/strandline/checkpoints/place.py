@@ -66,5 +66,10 @@ def make_current(project: Project, pipeline: str, checkpoint: Checkpoint) -> Non
     storage_at(project.checkpoints).write(_pointer(pipeline), content.encode())
 
 
+def forget_place(project: Project, pipeline: str) -> None:
+    """For a pipeline that is given up: its next strand is its first one again."""
+    storage_at(project.checkpoints).remove(_pointer(pipeline))
+
+
 def _pointer(pipeline: str) -> str:
     return f"{pipeline}.current.json"

@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
 from strandline.cli.output import reporter
-from strandline.cli.restoring import tell_plan
+from strandline.cli.restoring import confirm_plan, tell_plan
 from strandline.cli.running import run_and_tell, run_limit
 from strandline.cli.savepoint import asker
 from strandline.model.errors import NotFound, UsageError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(fork)
+    app.command()(discard)
 
 
 def fork(
@@ -78,6 +79,30 @@ def fork(
     tell_plan(plan.human())
     declare_fork(project, wanted)
     run_and_tell(project, forked, limit, Allowances(restoration=plan.restoration), as_json=as_json)
+
+
+def discard(
+    name: Annotated[str, typer.Argument(help="Name of the fork.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    profile: ProfileOption = None,
+) -> None:
+    """Give up a fork: its branch, its checkpoint and its declaration go; main, and a table of its own, stay."""
+    from strandline.ledger import ledger_of
+    from strandline.project.config import load_project
+    from strandline.savepoints.discarding import branched_tables, find_fork
+    from strandline.savepoints.discarding import discard as give_up
+    from strandline.savepoints.session import SessionTags
+
+    project = load_project(profile=profile)
+    ledger = ledger_of(project)
+    found = find_fork(project, ledger, name)
+    tables = branched_tables(project, found)
+    lines = [f"table {table}: branch '{found.into.branch}' and the rows that only it holds go" for table in tables]
+    tell_plan([*lines, f"the checkpoint and the declaration of '{name}' go"])
+    confirm_plan(yes)
+    with SessionTags(project, "discard", reporter().say) as session:
+        give_up(project, ledger, found, session.drop_branch, asker())
+    print(f"fork '{name}' is discarded")
 
 
 def _wanted(project: Project, parent: str, begins: str, name: str, into: str, until: str | None, code: Path | None) -> Fork:

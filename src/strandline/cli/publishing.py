@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strandline.evidence.comparing import Comparison
     from strandline.model.definition import Pipeline
     from strandline.project.config import Project
-    from strandline.runtime.strands import Restoration
+    from strandline.runtime.options import Allowances
     from strandline.savepoints.publishing import Publication
 
 
@@ -36,6 +36,10 @@ def publish(
             metavar="WHAT",
         ),
     ] = None,
+    start_table: Annotated[
+        list[str] | None,
+        typer.Option("--start-table", help="Let this kafka:TOPIC begin at the branch's position.", metavar="kafka:TOPIC"),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the plan without asking.")] = False,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
@@ -46,6 +50,7 @@ def publish(
     """
     from strandline.ledger import ledger_of
     from strandline.project.config import load_project
+    from strandline.runtime.options import Allowances
     from strandline.savepoints.publishing import Objection, begun_publication, plan_publication
 
     accepted = _accepted(accept or ())
@@ -53,10 +58,10 @@ def publish(
     begun = begun_publication(project, branch)
     if begun is not None:
         reporter().say(f"the publication of '{branch}' was begun and is finished now")
-        _apply(project, begun.pipeline, begun.writer, None)
+        _apply(project, begun.pipeline, begun.writer, Allowances(start_tables=frozenset(start_table or ())))
         _tell(branch, begun.pipeline.name, {}, as_json=as_json)
         return
-    plan = plan_publication(project, ledger_of(project), branch)
+    plan = plan_publication(project, ledger_of(project), branch, start_table or ())
     tell_plan(plan.human())
     comparisons = {table.name: _compared(project, plan, table.name) for table in plan.tables}
     for found in comparisons.values():
@@ -71,7 +76,7 @@ def publish(
         refuse = Refused if kind in (Objection.BEHIND, Objection.FOREIGN) else TrustViolation
         raise refuse(f"branch '{branch}' is not published: {text}", next_command=f"or accept it: strandline publish {branch} {flags}")
     confirm_plan(yes)
-    _apply(project, plan.pipeline, plan.writer.name, plan.restoration)
+    _apply(project, plan.pipeline, plan.writer.name, Allowances(start_tables=frozenset(start_table or ()), restoration=plan.restoration))
     _tell(branch, plan.pipeline.name, comparisons, as_json=as_json)
 
 
@@ -100,12 +105,12 @@ def _told(found: Comparison) -> str:
     )
 
 
-def _apply(project: Project, pipeline: Pipeline, writer: str, restoration: Restoration | None) -> None:
+def _apply(project: Project, pipeline: Pipeline, writer: str, allow: Allowances) -> None:
     from strandline.project.forks import forget_fork
-    from strandline.runtime.options import Allowances, ClaimOnly
+    from strandline.runtime.options import ClaimOnly
     from strandline.runtime.run import run_pipeline
 
-    run_pipeline(project, pipeline, ClaimOnly(), reporter(), allow=Allowances(restoration=restoration))
+    run_pipeline(project, pipeline, ClaimOnly(), reporter(), allow=allow)
     forget_fork(project, writer)
 
 

@@ -6,7 +6,7 @@ transaction, to the branch's head with a boundary on top. What main held is kept
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -110,14 +110,24 @@ def begun_publication(project: Project, branch: str) -> Begun | None:
     return None
 
 
-def plan_publication(project: Project, ledger: Ledger, branch: str) -> Publication:
-    """What a publication would do, and what speaks against it."""
+def plan_publication(project: Project, ledger: Ledger, branch: str, again: Collection[str] = ()) -> Publication:
+    """What a publication would do, and what speaks against it.
+
+    Args:
+        again: output topics that may begin at the branch's position, whatever they hold.
+    """
     writer = find_writer(project, branch)
     pipeline = load_pipelines(project)[writer.parent] if writer.parent is not None else writer
     if writer.until is not None:
         raise UsageError(
             f"fork '{writer.name}' ends at {writer.until} and leaves out what is later, so the pipeline could not go on from it",
             next_command=f"strandline fork {pipeline.name} … without --until, then publish that",
+        )
+    topics = sorted(set(pipeline.outputs()) - set(pipeline.tables()) - set(writer.outputs()) - set(again))
+    if topics:
+        raise ChainBroken(
+            f"topic '{topics[0]}' was written by '{pipeline.name}' alone: what it holds belongs to main, not to the branch",
+            next_command=f"let it begin again at the branch's position: strandline publish {branch} --start-table {topics[0]}",
         )
     for name in {writer.name, pipeline.name}:
         _check_rests(ledger, name)

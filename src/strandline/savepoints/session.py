@@ -1,4 +1,4 @@
-"""Tags for a pipeline that is not running: Spark is started when the first one is needed."""
+"""Tags and branches of a pipeline that is not running: Spark is started when the first one is changed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class SessionTags:
 
     def untag(self, table: str, name: str) -> None:
         self._tags().untag(table, name)
+
+    def drop_branch(self, table: str, branch: str) -> None:
+        self._tags().drop_branch(table, branch)
 
     def _tags(self) -> JvmTags:
         return JvmTags(self._given or self._own or self._start(), self._project.profile.catalog.name)

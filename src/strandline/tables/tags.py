@@ -1,4 +1,4 @@
-"""Tags on snapshots: names that keep them from expiry."""
+"""Tags and branches: names that keep snapshots from expiry."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ class JvmTags:
     def untag(self, table: str, name: str) -> None:
         self._try(table, lambda found: found.untag(name))
 
+    def drop_branch(self, table: str, branch: str) -> None:
+        """With the snapshots that only it could reach."""
+        self._try(table, lambda found: found.drop_branches([branch]))
+
     def _try(self, table: str, change: Change) -> None:
         for left in reversed(range(TRIES)):
             try:
@@ -35,4 +39,4 @@ class JvmTags:
                 return
             except (CommitConflict, CommitOutcomeUnknown) as error:
                 if left == 0:
-                    raise TableUnavailable(f"a tag of table '{table}' could not be changed: {error}") from error
+                    raise TableUnavailable(f"a tag or branch of table '{table}' could not be changed: {error}") from error
