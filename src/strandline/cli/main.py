@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strandline import __version__
-from strandline.cli import checkpoint, comparing, inspecting, kafka, project, running, savepoint, state
+from strandline.cli import checkpoint, comparing, inspecting, kafka, project, replaying, running, savepoint, state
 from strandline.cli.output import print_error
 from strandline.model.errors import StrandlineError
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (project, running, inspecting, comparing, checkpoint, savepoint, state, kafka):
+for module in (project, running, inspecting, comparing, checkpoint, savepoint, replaying, state, kafka):
     module.register(app)
 
 

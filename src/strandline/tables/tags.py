@@ -1,4 +1,4 @@
-"""Tags on snapshots: names that keep them from expiry."""
+"""Tags and branches: names of snapshots that keep them from expiry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Change: TypeAlias = Callable[[JvmTable], None]
 
 TRIES = 5
-"""A tag is a commit; a busy pipeline commits too."""
+"""A tag or a branch is a commit; a busy pipeline commits too."""
 
 
 class JvmTags:
@@ -28,6 +28,13 @@ class JvmTags:
     def untag(self, table: str, name: str) -> None:
         self._try(table, lambda found: found.untag(name))
 
+    def branch(self, table: str, name: str, snapshot: int | None) -> None:
+        """A new branch; an empty one without a snapshot."""
+        self._try(table, lambda found: found.branch_at(name, snapshot))
+
+    def drop_branch(self, table: str, name: str) -> None:
+        self._try(table, lambda found: found.drop_branches([each for each in found.branches(name) if each == name]))
+
     def _try(self, table: str, change: Change) -> None:
         for left in reversed(range(TRIES)):
             try:
@@ -35,4 +42,4 @@ class JvmTags:
                 return
             except (CommitConflict, CommitOutcomeUnknown) as error:
                 if left == 0:
-                    raise TableUnavailable(f"a tag of table '{table}' could not be changed: {error}") from error
+                    raise TableUnavailable(f"a tag or branch of table '{table}' could not be changed: {error}") from error
