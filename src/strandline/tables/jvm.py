@@ -128,7 +128,7 @@ class JvmTable:
 
     def at(self, session: SparkSession, snapshot: int) -> DataFrame:
         """The table as a snapshot shows it."""
-        return session.read.format("iceberg").option("snapshot-id", snapshot).load(self.full_name)
+        return session.read.format("iceberg").option("versionAsOf", snapshot).load(self.full_name)
 
     def appended_by(self, session: SparkSession, snapshot: Snapshot) -> DataFrame:
         """The rows that an append brought, found by its own manifests: the rest of the table is not read."""
