@@ -164,3 +164,8 @@ def test_each_source_has_a_log_of_its_own(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointDamaged, match=r"sources/1 has lost log entry 0"):
         FileLog(LocalStorage(str(tmp_path)), 1).position(0)
+
+
+def test_the_files_of_some_entries_are_named(singles: Path) -> None:
+    assert log_of(singles).files(2, 4) == ["file:///data/orders-003.jsonl", "file:///data/orders-004.jsonl"]
+    assert log_of(singles).files(4, 4) == []

@@ -33,6 +33,11 @@ class FileLog:
             self._extend(log)
         return self._known[log]
 
+    def files(self, after: int, up_to: int) -> list[str]:
+        """Locations of the files that the entries after one, up to another, brought in."""
+        entries = self._entries(after + 1, up_to) if up_to > after else {}
+        return [path.rpartition("|")[0] for _, files in sorted(entries.items()) for path in files]
+
     def _extend(self, log: int) -> None:
         entries = self._entries(self._last + 1, log)
         for batch in range(self._last + 1, log + 1):

@@ -78,7 +78,7 @@ class SourceReader(Protocol):
 
 
 class LocalReader:
-    """What sources without a cluster behind them share: nothing can be lost between two looks."""
+    """What sources without a cluster behind them share."""
 
     def begin(self) -> Position | None:
         return None
