@@ -30,8 +30,8 @@ class FilesReader(LocalReader):
         self._quarantines = source.malformed == "quarantine"
         self._source = source
         self._location = location
-        self._logs: list[FileLog] = []
-        """Which files each batch read, once a checkpoint is known; a source that is read twice has several."""
+        self._logs: dict[int, FileLog] = {}
+        """Which files each batch read, once a checkpoint is known, by the source's number; one that is read twice has two."""
 
     def check(self) -> None:
         if "://" in self._location:
@@ -74,21 +74,20 @@ class FilesReader(LocalReader):
 
     def positions(self, checkpoint: Storage, index: int) -> PositionReader:
         log = FileLog(checkpoint, index)
-        self._logs.append(log)
+        self._logs[index] = log
         return lambda line: log.position(int(json.loads(line)["logOffset"]))
 
     def prove(self, start: Position | None, end: Position | None) -> Facts:
         """Spark passes over a file that went away after the batch was planned, without a word."""
-        before = start.log if isinstance(start, FilesPosition) else -1
-        if not isinstance(end, FilesPosition):
+        if not isinstance(end, FilesPosition) or not self._logs:
             return {}
-        for log in self._logs:
-            if gone := _missing(log.files(before, end.log)):
-                more = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
-                raise SourceProblem(
-                    f"source file {gone[0]}{more} cannot be read: it is gone; nothing of this batch entered the table",
-                    next_command="put the file back, then the same command again",
-                )
+        log = self._logs[min(self._logs)]  # the one that positions under the source's own name are counted in
+        if gone := _missing(log.files(start.log if isinstance(start, FilesPosition) else -1, end.log)):
+            more = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
+            raise SourceProblem(
+                f"source file {gone[0]}{more} cannot be read: it is gone; nothing of this batch entered the table",
+                next_command="put the file back, then the same command again",
+            )
         return {}
 
     def exhausted(self, position: Position | None) -> bool:
