@@ -164,3 +164,16 @@ def test_each_source_has_a_log_of_its_own(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointDamaged, match=r"sources/1 has lost log entry 0"):
         FileLog(LocalStorage(str(tmp_path)), 1).position(0)
+
+
+def test_the_files_of_some_entries_are_named(singles: Path) -> None:
+    assert log_of(singles).files(2, 4) == ["file:///data/orders-003.jsonl", "file:///data/orders-004.jsonl"]
+    assert log_of(singles).files(4, 4) == []
+
+
+def test_the_files_of_the_newest_entry_are_known_with_its_position(singles: Path) -> None:
+    log = log_of(singles)
+    log.position(6)
+    (singles / "sources" / "0" / "6").unlink()
+
+    assert log.files(5, 6) == ["file:///data/orders-006.jsonl"]

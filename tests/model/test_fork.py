@@ -60,7 +60,7 @@ def test_a_fork_into_a_table_has_it_instead_of_the_parents() -> None:
         (told, "branch:b", "writes only topics"),
         (two, "table:shop.a", "writes 2 tables"),
         (parent, "table:shop.rows", "itself writes"),
-        (parent, "branch:main", "does not write into main"),
+        (parent, "branch:main", "main cannot be that branch"),
         (parent, "branch:strandline-merge-x", "cannot be the name of a branch"),
         (parent, "branch:", "cannot be the name of a branch"),
         (parent, "rows", "says not where to write"),

@@ -27,6 +27,7 @@ from strandline.model.errors import (
 )
 from strandline.project.config import Project, load_project
 from strandline.runtime.options import Allowances, ForBatches
+from strandline.runtime.protocol import CommitProtocol
 from strandline.testing import assert_rows_once, table_rows
 from strandline.testing.fixtures import Sandbox
 
@@ -398,3 +399,27 @@ def test_two_starts_at_once_give_one_attempt(sandbox: Sandbox) -> None:
         thread.join()
 
     assert sum(attempt is not None for attempt in got) == 1
+
+
+def test_a_file_that_went_away_before_its_batch_ran_again_is_never_passed_over(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads the planned batch without it and says nothing."""
+    numbers(sandbox)
+    file = feed(sandbox, "a.json", '{"n": 1}\n')
+    feed(sandbox, "b.json", '{"n": 2}\n')
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed after the batch was planned")
+
+    with monkeypatch.context() as broken, pytest.raises(Failure, match="killed"):
+        broken.setattr(CommitProtocol, "_stage", killed)
+        sandbox.run("numbers")
+    text = file.read_text()
+    file.unlink()
+    with pytest.raises(SourceProblem, match=r"source file .*a\.json cannot be read: it is gone") as told:
+        sandbox.run("numbers")
+    one_sentence(told.value)
+    assert table_rows(sandbox.project, "shop.numbers") == []
+
+    file.write_text(text)
+    sandbox.run("numbers")
+    assert sorted(row["n"] for row in table_rows(sandbox.project, "shop.numbers")) == [1, 2]

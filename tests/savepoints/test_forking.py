@@ -200,7 +200,7 @@ def test_what_is_refused_says_why_and_makes_nothing(shop: Sandbox) -> None:
     shop.run("counted")
     saved = take(shop)
     before = refs(shop)
-    for into, said in (("main", "says not where"), ("branch:main", "does not write into main"), ("table:shop.counted", "itself writes")):
+    for into, said in (("main", "says not where"), ("branch:main", "main cannot be that branch"), ("table:shop.counted", "itself writes")):
         with pytest.raises(UsageError, match=said):
             wanted = Fork("trial", "counted", Into.parse(into), saved.id)
             wanted.of(shop.pipeline("counted"))

@@ -24,6 +24,8 @@ class FileLog:
         self._folder = f"sources/{source_index}"
         self._known: dict[int, FilesPosition] = {-1: FilesPosition(-1, 0, "")}
         self._last = -1
+        self._newest: list[str] = []
+        """Files of the last entry that was looked at: a batch asks for them right after its position."""
 
     def position(self, log: int) -> FilesPosition:
         """Position after log entry `log`, computed once per entry and then remembered."""
@@ -33,13 +35,20 @@ class FileLog:
             self._extend(log)
         return self._known[log]
 
+    def files(self, after: int, up_to: int) -> list[str]:
+        """Locations of the files that the entries after one, up to another, brought in."""
+        if up_to <= after:
+            return []
+        entries = {up_to: self._newest} if (after + 1, up_to) == (self._last, self._last) else self._entries(after + 1, up_to)
+        return [path.rpartition("|")[0] for _, files in sorted(entries.items()) for path in files]
+
     def _extend(self, log: int) -> None:
         entries = self._entries(self._last + 1, log)
         for batch in range(self._last + 1, log + 1):
             before = self._known[batch - 1]
             files = entries.get(batch, [])
             self._known[batch] = FilesPosition(batch, before.files + len(files), chain_hash(before.chain, files))
-        self._last = log
+        self._last, self._newest = log, entries.get(log, [])
         for old in [batch for batch in self._known if -1 < batch < log - _REMEMBERED]:
             del self._known[old]
 

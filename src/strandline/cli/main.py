@@ -19,6 +19,7 @@ from strandline.cli import (
     kafka,
     project,
     publishing,
+    replaying,
     running,
     savepoint,
     state,
@@ -35,7 +36,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (project, running, cleaning, inspecting, comparing, checkpoint, savepoint, forking, publishing, abandoned, state, kafka):
+for module in (
+    project,
+    running,
+    cleaning,
+    inspecting,
+    comparing,
+    checkpoint,
+    savepoint,
+    forking,
+    publishing,
+    abandoned,
+    replaying,
+    state,
+    kafka,
+):
     module.register(app)
 
 

@@ -40,9 +40,9 @@ class Into:
 
 
 def checked_branch(name: str) -> str:
-    """Branches become parts of table names in SQL; main is what forks stay away from."""
+    """Branches become parts of table names in SQL; main is what forks and replays stay away from."""
     if name == "main":
-        raise UsageError("a fork does not write into main, which the pipeline itself writes; name a branch", next_command="branch:NAME")
+        raise UsageError("main cannot be that branch: the pipeline alone writes to it", next_command="the same command with branch:NAME")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,60}", name) or name.startswith(_RESERVED):
         raise UsageError(
             f"'{name}' cannot be the name of a branch: letters, digits, '_' and '-', beginning with a letter, not with '{_RESERVED}'",

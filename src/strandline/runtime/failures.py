@@ -28,10 +28,14 @@ _AWAY = re.compile(
 )
 
 
-def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineError:
-    """The streaming query ended by itself: say why in one sentence."""
+def explain_query_failure(pipeline: str, error: BaseException, again: str | None = None) -> StrandlineError:
+    """The streaming query ended by itself: say why in one sentence.
+
+    Args:
+        again: the command that tries it once more, if that is not `strandline run`.
+    """
     text = str(error)
-    again = f"strandline run {pipeline}"
+    again = again or f"strandline run {pipeline}"
     if "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return Fenced(
             f"another attempt of '{pipeline}' works with the same checkpoint and was first to complete this batch",
@@ -96,9 +100,9 @@ def explain_query_failure(pipeline: str, error: BaseException) -> StrandlineErro
     return Failure(f"the query of '{pipeline}' failed: {_first_cause(text)}", next_command=again)
 
 
-def explain_batch_failure(pipeline: str, error: BaseException) -> StrandlineError:
+def explain_batch_failure(pipeline: str, error: BaseException, again: str | None = None) -> StrandlineError:
     """An exception inside a batch: ours pass through, Spark's and Java's are explained."""
-    return error if isinstance(error, StrandlineError) else explain_query_failure(pipeline, error)
+    return error if isinstance(error, StrandlineError) else explain_query_failure(pipeline, error, again)
 
 
 def _first_cause(text: str) -> str:

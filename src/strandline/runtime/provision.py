@@ -43,7 +43,7 @@ def provision(spark: SparkSession, catalog: str, sink: TableSink, frame: DataFra
     full = f"{catalog}.{sink.name}"
     try:
         if spark.catalog.tableExists(full):
-            _check_columns(sink, frame.schema, spark.table(full).schema)
+            check_columns(sink, frame.schema, spark.table(full).schema)
             return False
         _create(spark, catalog, sink, frame, birth or {})
         _check_format(spark, full, sink)
@@ -93,7 +93,7 @@ def _check_format(spark: SparkSession, full: str, sink: TableSink) -> None:
         )
 
 
-def _check_columns(sink: TableSink, produced: StructType, table: StructType) -> None:
+def check_columns(sink: TableSink, produced: StructType, table: StructType) -> None:
     """Name every difference at once; order does not matter, Iceberg writes by name."""
     ours = {field.name: field.dataType.simpleString() for field in produced.fields}
     theirs = {field.name: field.dataType.simpleString() for field in table.fields}

@@ -54,7 +54,7 @@ def run_pipeline(
     try:
         with (
             Heartbeat(ledger, registered.attempt) as heartbeat,
-            _session(project, pipeline, number, session, reporter) as spark,
+            engine_for(project, pipeline, _log_file(project, pipeline, number), session, reporter) as spark,
         ):
             started = start(spark, project, pipeline, ledger, registered, allowances, reporter)
             if isinstance(limit, ClaimOnly):
@@ -89,13 +89,15 @@ def _log_file(project: Project, pipeline: Pipeline, number: int) -> Path:
 
 
 @contextmanager
-def _session(project: Project, pipeline: Pipeline, number: int, given: SparkSession | None, reporter: Reporter) -> Iterator[SparkSession]:
+def engine_for(
+    project: Project, pipeline: Pipeline, log_file: Path, given: SparkSession | None, reporter: Reporter
+) -> Iterator[SparkSession]:
+    """A session that can run the pipeline: the given one, which stays open, or one of its own."""
     module = sys.modules.get(pipeline.transform.__module__)
     if given is not None:
         _ship_by_value(module)
         yield given
         return
-    log_file = _log_file(project, pipeline, number)
     reporter.say(f"starting Spark, log in {log_file}")
     spark = start_session(project, pipeline.name, log_file, reporter.say)
     _ship_by_value(module)

@@ -5,6 +5,7 @@ Readers never see a half-merged batch, and a merge that raced with another write
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from strandline.model.definition import TableSink
@@ -14,7 +15,7 @@ from strandline.tables.jvm import CommitConflict, CommitRefused, JvmTable
 from strandline.tables.view import Snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 BRANCH_PREFIX = "strandline-merge-"
 PUBLISH_TRIES = 5
@@ -31,7 +32,7 @@ class Upsert:
         self._table = table
         self._sink = sink
         self._branch = f"{BRANCH_PREFIX}{pipeline}-{attempt}"
-        self.frame = _newest_per_key(frame, sink)
+        self.frame = newest_per_key(frame, sink)
         self.rows = self.frame.count()
 
     def commit(self, stamp: Stamp, judge: Judge) -> Snapshot | None:
@@ -64,25 +65,66 @@ class Upsert:
             self._table.drop_branches([self._branch])
 
     def _merge(self, stamp: Stamp) -> None:
-        session = self.frame.sparkSession
-        properties = {_PROPERTY + key: value for key, value in stamp.to_summary().items()}
-        newer = f"t.`{self._sink.order_by}` IS NULL OR s.`{self._sink.order_by}` >= t.`{self._sink.order_by}`"
-        same_key = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in self._sink.key)
-        self.frame.createOrReplaceTempView(_VIEW)
-        try:
-            for key, value in properties.items():
-                session.conf.set(key, value)
-            session.sql(
-                f"MERGE INTO {self._table.full_name}.`branch_{self._branch}` t USING {_VIEW} s ON {same_key} "
-                f"WHEN MATCHED AND ({newer}) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
-        finally:
-            for key in properties:
-                session.conf.unset(key)
-            session.catalog.dropTempView(_VIEW)
+        merge_into(self._table.on_branch(self._branch), self.frame, self._sink, stamp.to_summary())
 
 
-def _newest_per_key(frame: DataFrame, sink: TableSink) -> DataFrame:
+def merge_into(target: str, newest: DataFrame, sink: TableSink, summary: Mapping[str, str]) -> None:
+    """MERGE rows, one for each key, into a table or a branch of it; `summary` goes into the snapshot's.
+
+    What it does to a row is what `outcome` says.
+    """
+    session = newest.sparkSession
+    properties = {_PROPERTY + key: value for key, value in summary.items()}
+    newer = f"t.`{sink.order_by}` IS NULL OR s.`{sink.order_by}` >= t.`{sink.order_by}`"
+    same_key = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in sink.key)
+    newest.createOrReplaceTempView(_VIEW)
+    try:
+        for key, value in properties.items():
+            session.conf.set(key, value)
+        session.sql(
+            f"MERGE INTO {target} t USING {_VIEW} s ON {same_key} "
+            f"WHEN MATCHED AND ({newer}) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+    finally:
+        for key in properties:
+            session.conf.unset(key)
+        session.catalog.dropTempView(_VIEW)
+
+
+def outcome(newest: DataFrame, before: DataFrame, sink: TableSink) -> tuple[DataFrame, DataFrame]:
+    """What `merge_into` makes of a table, without doing it: rows that enter it, and rows of it that stay as they are."""
+    from pyspark.sql import functions as F
+
+    order = f"`{sink.order_by}`"
+    held = before.select(*_keys(sink), F.col(order).alias("__held"), F.lit(True).alias("__there"))
+    met = newest.join(held, _same_key(sink), "left")
+    entering = met.where(f"__there is null or __held is null or {order} >= __held").select(*[f"`{name}`" for name in newest.columns])
+    return entering, before.join(keys_of(entering, sink), _same_key(sink), "left_anti")
+
+
+def keys_of(rows: DataFrame, sink: TableSink) -> DataFrame:
+    """Which keys they have, to be given to `with_keys`."""
+    return rows.select(*_keys(sink))
+
+
+def with_keys(rows: DataFrame, keys: DataFrame, sink: TableSink) -> DataFrame:
+    return rows.join(keys, _same_key(sink), "left_semi")
+
+
+def _keys(sink: TableSink) -> list[Column]:
+    """The key columns under names that no table has, so that they can stand beside its own."""
+    from pyspark.sql import functions as F
+
+    return [F.col(f"`{name}`").alias(f"__key_{place}") for place, name in enumerate(sink.key)]
+
+
+def _same_key(sink: TableSink) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(" and ".join(f"`{name}` <=> __key_{place}" for place, name in enumerate(sink.key)))
+
+
+def newest_per_key(frame: DataFrame, sink: TableSink) -> DataFrame:
     """MERGE allows one source row per key; of several in a batch the one with the greatest `order_by` stays.
 
     Rows that tie there are told apart by their content, so that a replay picks the same one.

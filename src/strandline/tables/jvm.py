@@ -160,6 +160,27 @@ class JvmTable:
                 return plain
         return None
 
+    def on_branch(self, branch: str) -> str:
+        """The name that SQL knows a branch by."""
+        return f"{self.full_name}.`branch_{branch}`"
+
+    def at(self, session: SparkSession, snapshot: int) -> DataFrame:
+        """The table as a snapshot shows it."""
+        return session.read.format("iceberg").option("versionAsOf", snapshot).load(self.full_name)
+
+    def appended_by(self, session: SparkSession, snapshot: Snapshot) -> DataFrame:
+        """The rows that an append brought, found by its own manifests: the rest of the table is not read."""
+        if snapshot.parent_id is None:
+            return self.at(session, snapshot.id)
+        between = {"start-snapshot-id": str(snapshot.parent_id), "end-snapshot-id": str(snapshot.id)}
+        return session.read.format("iceberg").options(**between).load(self.full_name)
+
+    def written_by(self, session: SparkSession, snapshot: int) -> DataFrame:
+        """The rows in files that a snapshot added: with merge-on-read those that it changed, otherwise some that it only moved too."""
+        files = [str(file.location()) for file in each(self._table.snapshot(snapshot).addedDataFiles(self._table.io()))]
+        found = self.at(session, snapshot)
+        return found.where(found["_file"].isin(files))
+
     # -- changing --------------------------------------------------------------------------------------------
 
     def stage(self, frame: DataFrame) -> StagedFiles:
@@ -248,6 +269,20 @@ class JvmTable:
             raise _classify(error, None) from error
         self.refresh()
 
+    def branch_at(self, branch: str, snapshot: int | None) -> None:
+        """A new branch at a snapshot; without one it is empty."""
+        try:
+            head = self._table.currentSnapshot()
+            start = snapshot if snapshot is not None else head.snapshotId() if head is not None else None
+            manage = self._table.manageSnapshots()
+            (manage.createBranch(branch) if start is None else manage.createBranch(branch, start)).commit()
+            if snapshot is None and start is not None:  # Iceberg has no snapshot before the first one
+                expressions: Any = self._spark._jvm.org.apache.iceberg.expressions.Expressions  # type: ignore[union-attr]
+                self._table.newDelete().deleteFromRowFilter(expressions.alwaysTrue()).toBranch(branch).commit()
+        except JAVA_ERRORS as error:
+            raise _classify(error, None) from error
+        self.refresh()
+
     def tag(self, name: str, snapshot: int) -> None:
         """Name a snapshot, which keeps it from expiry. Naming it again is fine."""
         known = self._table.refs().get(name)
@@ -283,9 +318,11 @@ class JvmTable:
         return list(found.values())
 
     def _branch_only(self, branch: str) -> Iterator[Any]:
-        """Java snapshots of a working branch that are not in our history."""
+        """Java snapshots of another branch that are not in our history."""
         head, ours = self._table.snapshot(branch), self._table.snapshot(self.branch)
-        while head is not None and not self._snapshot_util.isAncestorOf(self._table, ours.snapshotId(), head.snapshotId()):
+        while head is not None and (
+            ours is None or not self._snapshot_util.isAncestorOf(self._table, ours.snapshotId(), head.snapshotId())
+        ):
             yield head
             head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Change: TypeAlias = Callable[[JvmTable], None]
 
 TRIES = 5
-"""A tag is a commit; a busy pipeline commits too."""
+"""A tag or a branch is a commit; a busy pipeline commits too."""
 
 
 class JvmTags:
@@ -28,9 +28,13 @@ class JvmTags:
     def untag(self, table: str, name: str) -> None:
         self._try(table, lambda found: found.untag(name))
 
-    def drop_branch(self, table: str, branch: str) -> None:
+    def branch(self, table: str, name: str, snapshot: int | None) -> None:
+        """A new branch; an empty one without a snapshot."""
+        self._try(table, lambda found: found.branch_at(name, snapshot))
+
+    def drop_branch(self, table: str, name: str) -> None:
         """With the snapshots that only it could reach."""
-        self._try(table, lambda found: found.drop_branches([branch]))
+        self._try(table, lambda found: found.drop_branches([each for each in found.branches(name) if each == name]))
 
     def _try(self, table: str, change: Change) -> None:
         for left in reversed(range(TRIES)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from strandline.checkpoints.file_log import FileLog
 from strandline.checkpoints.storage import Storage
@@ -14,7 +16,8 @@ from strandline.model.errors import SourceProblem
 from strandline.model.positions import FilesPosition, Position
 from strandline.model.times import utc_now
 from strandline.model.until import Until
-from strandline.runtime.sources.reader import SOURCE_OPTION, Lag, LocalReader, PositionReader, SourceRows, moment_of
+from strandline.runtime.sources.reader import SOURCE_OPTION, Facts, Lag, LocalReader, PositionReader, SourceRows, moment_of
+from strandline.tables.catalog import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +33,8 @@ class FilesReader(LocalReader):
         self._quarantines = source.malformed == "quarantine"
         self._source = source
         self._location = location
+        self._logs: dict[int, FileLog] = {}
+        """Which files each batch read, once a checkpoint is known, by the source's number; one that is read twice has two."""
 
     def check(self) -> None:
         if "://" in self._location:
@@ -74,7 +79,21 @@ class FilesReader(LocalReader):
 
     def positions(self, checkpoint: Storage, index: int) -> PositionReader:
         log = FileLog(checkpoint, index)
+        self._logs[index] = log
         return lambda line: log.position(int(json.loads(line)["logOffset"]))
+
+    def prove(self, start: Position | None, end: Position | None) -> Facts:
+        """Spark passes over a file that went away after the batch was planned, without a word."""
+        if not isinstance(end, FilesPosition) or not self._logs:
+            return {}
+        log = self._logs[min(self._logs)]  # the one that positions under the source's own name are counted in
+        if gone := _missing(log.files(start.log if isinstance(start, FilesPosition) else -1, end.log)):
+            more = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
+            raise SourceProblem(
+                f"source file {gone[0]}{more} cannot be read: it is gone; nothing of this batch entered the table",
+                next_command="put the file back, then the same command again",
+            )
+        return {}
 
     def exhausted(self, position: Position | None) -> bool:
         return True  # Spark's own available-now trigger reads every file that is there
@@ -89,3 +108,15 @@ class FilesReader(LocalReader):
         there = sum(1 for entry in os.scandir(self._location) if entry.is_file() and entry.name[0] not in "._")
         read = position.files if isinstance(position, FilesPosition) else 0
         return Lag(max(0, there - read), "files")
+
+
+def _missing(locations: Sequence[str]) -> list[str]:
+    local = [location for location in locations if urlsplit(location).scheme in ("", "file")]
+    gone = [location for location in local if not local_path(location).exists()]
+    if remote := [location for location in locations if location not in set(local)]:
+        from pyarrow import fs
+
+        store, _ = fs.FileSystem.from_uri(remote[0])
+        found = store.get_file_info([fs.FileSystem.from_uri(location)[1] for location in remote])
+        gone += [location for location, info in zip(remote, found, strict=True) if info.type == fs.FileType.NotFound]
+    return gone

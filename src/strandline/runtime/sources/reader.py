@@ -94,7 +94,7 @@ def moment_of(source: str, until: Until | None) -> datetime | None:
 
 
 class LocalReader:
-    """What sources without a cluster behind them share: nothing can be lost between two looks."""
+    """What sources without a cluster behind them share."""
 
     def begin(self) -> Position | None:
         return None
