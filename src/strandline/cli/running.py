@@ -51,6 +51,10 @@ def run(
             "--tables", help="What a restore does to the tables: rollback to the batch, or continue where they are.", metavar="CHOICE"
         ),
     ] = None,
+    map_path: Annotated[
+        list[str] | None,
+        typer.Option("--map-path", help="Of a restore: this folder of input files has another path now.", metavar="OLD=NEW"),
+    ] = None,
     claim: Annotated[
         bool, typer.Option("--claim/--no-claim", help="Dispose of the savepoint once the new strand has completed a batch.")
     ] = False,
@@ -80,7 +84,16 @@ def run(
     declared = load_pipeline(project, pipeline)
     watcher = reporter()
     restoration = confirmed_restoration(
-        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
+        project,
+        declared,
+        from_savepoint,
+        from_checkpoint,
+        tables,
+        start_table or (),
+        map_path or (),
+        new_strand=new_strand,
+        claim=claim,
+        yes=yes,
     )
     gaps = frozenset(map(Gap.parse, accept_gap or ()))
     summary = run_pipeline(

@@ -27,6 +27,7 @@ from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
+from strandline.savepoints.input_paths import AS_THEY_ARE, PathMap, check_inputs
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN, Link, Snapshot, TableView
 
@@ -110,12 +111,23 @@ class _Source:
     files: Mapping[str, Callable[[], bytes]]
     size: int
     operators: frozenset[str]
-    """Files that hold absolute paths."""
+    """Files that hold absolute paths of the checkpoint."""
+    logs: frozenset[str]
+    """Files that hold absolute paths of input files."""
+    inputs: PathMap = AS_THEY_ARE
+    """Where input folders are now."""
 
     def lay_out(self, storage: Storage) -> None:
         for path, content in self.files.items():
-            if path not in _IDENTITY:
-                storage.write(path, relocate_operator(content(), storage.location) if path in self.operators else content())
+            if path in self.operators:
+                storage.write(path, relocate_operator(content(), storage.location))
+            elif path in self.logs:
+                storage.write(path, self.inputs.apply(content()))
+            elif path not in _IDENTITY:
+                storage.write(path, content())
+
+    def read_logs(self) -> list[bytes]:
+        return [self.files[path]() for path in sorted(self.logs)]
 
 
 @dataclass(frozen=True)
@@ -133,11 +145,13 @@ def plan_from_savepoint(
     *,
     claim: bool = False,
     again: Collection[str] = (),
+    inputs: PathMap = AS_THEY_ARE,
 ) -> Restore:
     """Every file is checked against the manifest first: nothing is planned on a damaged savepoint.
 
     Args:
         again: outputs that may begin at the restored batch, whatever they hold.
+        inputs: folders of input files that are elsewhere now.
     """
     saved = archive.read()
     if saved.pipeline != pipeline.name:
@@ -165,6 +179,8 @@ def plan_from_savepoint(
         {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
+        frozenset(path for path, file in files.items() if file.kind == FileKind.SOURCE_LOG.value),
+        inputs,
     )
     catalog = EmbeddedCatalog(project)
     for table in saved.tables:
@@ -178,7 +194,14 @@ def plan_from_savepoint(
 
 
 def plan_from_checkpoint(
-    project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, choice: TableChoice, *, again: Collection[str] = ()
+    project: Project,
+    pipeline: Pipeline,
+    ledger: Ledger,
+    batch: int,
+    choice: TableChoice,
+    *,
+    again: Collection[str] = (),
+    inputs: PathMap = AS_THEY_ARE,
 ) -> Restore:
     """The same from a batch that the checkpoint still keeps."""
     checkpoint = current_checkpoint(project, pipeline.name)
@@ -200,6 +223,8 @@ def plan_from_checkpoint(
         content,
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
+        frozenset(file.path for file in needed if file.kind is FileKind.SOURCE_LOG),
+        inputs,
     )
     return _plan(project, pipeline, ledger, source, choice, again, False, {})
 
@@ -214,6 +239,7 @@ def _plan(
     claim: bool,
     saved: Mapping[str, int | None],
 ) -> Restore:
+    check_inputs(project, pipeline, source.read_logs(), source.inputs)
     catalog = EmbeddedCatalog(project)
     ours = filter(pipeline.writes, catalog.tables())
     links = links_of(ledger, pipeline.name, source.strand, source.batch)
