@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.checkpoints.file_log import FileLog
+from strandline.checkpoints.file_log import FileLog, logged_paths, relocate_log
 from strandline.checkpoints.storage import LocalStorage
 from strandline.model.errors import CheckpointDamaged
 from strandline.model.positions import FilesPosition
@@ -164,3 +164,19 @@ def test_each_source_has_a_log_of_its_own(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointDamaged, match=r"sources/1 has lost log entry 0"):
         FileLog(LocalStorage(str(tmp_path)), 1).position(0)
+
+
+def test_a_moved_log_names_the_same_entries_elsewhere(tmp_path: Path) -> None:
+    """Single and compacted: the position counts the same files, and its chain tells that they lie elsewhere."""
+    write(tmp_path, "9.compact", *map(entry, range(10)))
+    write(tmp_path, "10", entry(10))
+    before = log_of(tmp_path).position(10)
+
+    for name in ("9.compact", "10"):
+        file = tmp_path / "sources" / "0" / name
+        file.write_bytes(relocate_log(file.read_bytes(), lambda path: path.replace("///data/", "///new/")))
+
+    after = log_of(tmp_path).position(10)
+    assert logged_paths((tmp_path / "sources/0/10").read_bytes()) == ["file:///new/orders-010.jsonl"]
+    assert (after.log, after.files) == (before.log, before.files) == (10, 11)
+    assert after.chain != before.chain

@@ -168,5 +168,5 @@ def relocate_positions(raw: bytes, move: Relocation) -> bytes:
     field = table.schema.field(place)
     moved = table.set_column(place, field, pyarrow.array(paths, field.type))
     out = io.BytesIO()
-    pyarrow.parquet.write_table(moved.cast(table.schema), out, compression="zstd", store_schema=False)
+    pyarrow.parquet.write_table(moved.cast(table.schema), out, compression="zstd")
     return out.getvalue()
