@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from strandline.evidence.history import Kind, history_of
-from strandline.model.errors import ChainBroken, NotFound, Refused, SavepointDamaged, UsageError
+from strandline.model.continuity import Gap
+from strandline.model.errors import ChainBroken, DataLost, NotFound, Refused, SavepointDamaged, UsageError
 from strandline.model.move import Move
 from strandline.model.savepoint import Savepoint
 from strandline.runtime.options import Allowances
@@ -28,6 +29,7 @@ from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.relocation import TableFileKind
 from strandline.testing import assert_chain_unbroken, table_rows
 from strandline.testing.fixtures import Sandbox
+from strandline.testing.kafka import KafkaForTests
 from strandline.testing.projects import write_sandbox
 
 pytestmark = pytest.mark.engine
@@ -57,6 +59,15 @@ import strandline as sl
              sink=sl.table("shop.latest", mode="upsert", key=["who"], order_by="n", format_version={version}), checkpoint=sl.checkpoint(every="0 s"))
 def latest(events):
     return events
+"""
+
+RELAY = """
+import strandline as sl
+
+@sl.pipeline(source=sl.kafka("{topic}", bootstrap="{bootstrap}", schema="n bigint", start="earliest"), sink=sl.table("shop.numbers"),
+             checkpoint=sl.checkpoint(every="0 s"))
+def relay(numbers):
+    return numbers
 """
 
 NAMES = ("w/0 a", "w1", "w2")
@@ -204,6 +215,35 @@ def test_deletes_and_files_of_expired_snapshots_move_too(
 
 def rows_at(shop: Sandbox, snapshot: int) -> list[tuple[object, object]]:
     return [(row["who"], row["n"]) for row in shop.sql(f"SELECT who, n FROM {{c}}.shop.latest VERSION AS OF {snapshot} ORDER BY n")]
+
+
+def test_a_topic_of_another_cluster_is_refused_until_its_offsets_are_vouched_for(
+    sandbox: Sandbox, elsewhere: Elsewhere, kafka: KafkaForTests, tmp_path: Path
+) -> None:
+    """A topic made again under its name stands for the other cluster: another id."""
+    topic = kafka.create_topic(kafka.topic("numbers"), partitions=1)
+    sandbox.pipelines(RELAY.format(topic=topic, bootstrap=kafka.bootstrap))
+    kafka.produce(topic, numbers(0, 10), partition=0)
+    sandbox.run("relay")
+    saved = take(sandbox, "relay")
+    exported(sandbox, saved, tmp_path / "out")
+    there = elsewhere(RELAY.format(topic=topic, bootstrap=kafka.bootstrap))
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=1)
+    kafka.produce(topic, numbers(0, 15), partition=0)  # a mirror that keeps offsets, and goes on
+    imported(there, tmp_path / "out")
+
+    with pytest.raises(DataLost, match="another id than the one that was read: .* or lies on another cluster") as refused:
+        go_on(there, saved)
+
+    assert f"--accept-gap {topic}:0:0-10" in refused.value.next_command
+    assert sorted(row["n"] for row in table_rows(there.project, "shop.numbers")) == list(range(10))
+    there.run("relay", allow=Allowances(accept_gaps=frozenset([Gap(topic, 0, 0, 10)])))
+    assert sorted(row["n"] for row in table_rows(there.project, "shop.numbers")) == list(range(15))
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [json.dumps({"n": n}) for n in range(first, last)]
 
 
 def test_what_is_not_whole_is_refused_and_nothing_is_written(here: Sandbox, elsewhere: Elsewhere, tmp_path: Path) -> None:
