@@ -61,6 +61,15 @@ def latest(events):
     return events
 """
 
+CAREFUL = """
+import strandline as sl
+
+@sl.pipeline(source=sl.files("data", format="json", schema="n bigint, who string", malformed="quarantine"),
+             sink=sl.table("shop.careful"), checkpoint=sl.checkpoint(every="0 s"))
+def careful(events):
+    return events
+"""
+
 RELAY = """
 import strandline as sl
 
@@ -194,6 +203,7 @@ def test_deletes_and_files_of_expired_snapshots_move_too(
     sandbox.sql(f"CALL {{c}}.system.expire_snapshots(table => 'shop.latest', snapshot_ids => array({oldest.id}))")
     before = EmbeddedCatalog(sandbox.project).load("shop.latest")
     shown = {at: rows_at(sandbox, at) for at in before.snapshots}
+    lineage = lineage_of(sandbox) if version > 2 else []
     move = exported(sandbox, saved, tmp_path / "out")
     there = elsewhere(LATEST.format(path="data", version=version))
     shutil.rmtree(sandbox.project.warehouse)
@@ -205,12 +215,38 @@ def test_deletes_and_files_of_expired_snapshots_move_too(
     assert oldest.id not in after.snapshots
     assert after.refs == {"main": saved.tables[0].snapshot, "mine": saved.tables[0].snapshot, saved.tag: saved.tables[0].snapshot}
     assert {at: rows_at(there, at) for at in after.snapshots} == shown
+    assert version == 2 or lineage_of(there) == lineage
     for number in range(4):
         add_file(there.folder / "data", number)
     go_on(there, saved, f"{sandbox.folder}/data=data")
     rows = there.sql("SELECT who, n FROM {c}.shop.latest")
     assert {str(row["who"]): row["n"] for row in rows} == {NAMES[0]: 39, NAMES[1]: 37, NAMES[2]: 38}
     assert len(rows) == 3
+
+
+def lineage_of(shop: Sandbox) -> list[tuple[object, ...]]:
+    rows = shop.sql("SELECT _row_id, _last_updated_sequence_number, n FROM {c}.shop.latest ORDER BY n")
+    return [tuple(row.values()) for row in rows]
+
+
+def test_a_side_table_without_rows_moves_too(sandbox: Sandbox, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    sandbox.pipelines(CAREFUL)
+    add_file(sandbox.folder / "data", 0)
+    sandbox.run("careful")
+    saved = take(sandbox, "careful")
+    assert [(table.name, table.snapshot is None) for table in saved.tables] == [("shop.careful", False), ("shop.careful__quarantine", True)]
+    exported(sandbox, saved, tmp_path / "out")
+    there = elsewhere(CAREFUL)
+
+    imported(there, tmp_path / "out")
+
+    add_file(there.folder / "data", 1)
+    with (there.folder / "data" / "001.json").open("a") as file:
+        file.write("no json\n")
+    os.utime(file.name, (1_800_000_001,) * 2)  # Spark leaves out what is a week older than what it has read
+    go_on(there, saved, f"{sandbox.folder}/data=data")
+    assert sorted({row["n"] for row in table_rows(there.project, "shop.careful")}) == list(range(20))
+    assert [row["record"] for row in table_rows(there.project, "shop.careful__quarantine")] == ["no json"]
 
 
 def rows_at(shop: Sandbox, snapshot: int) -> list[tuple[object, object]]:

@@ -10,7 +10,7 @@ from strandline.model.errors import TableUnavailable
 from strandline.model.stamp import MARK_PREFIX, encode_mark, mark_key
 from strandline.tables.manifests import AvroFile, NotIceberg
 from strandline.tables.relocation import LOCATION_PROPERTIES, POSITION_DELETES, Outside, Relocation, TableFileKind
-from strandline.tables.view import MAIN, TableView
+from strandline.tables.view import FOR_EVER, MAIN, TableView
 
 Read: TypeAlias = Callable[[str], bytes | None]
 """A file of the table, by its path below the table's location."""
@@ -30,13 +30,11 @@ def cut(view: TableView, metadata: Mapping[str, Any], snapshot: int | None, pipe
     """
     kept = list(view.lineage(snapshot))
     ids = {one.id for one in kept}
-    refs = {
-        name: ref
-        for name, ref in metadata.get("refs", {}).items()
-        if name == tag or (int(ref["snapshot-id"]) in ids and not name.startswith(_OURS))
-    }
+    known = metadata.get("refs", {})
+    refs = {name: ref for name, ref in known.items() if int(ref["snapshot-id"]) in ids and not name.startswith(_OURS)}
     if snapshot is not None:
-        refs[MAIN] = {**metadata["refs"].get(MAIN, {"type": "branch"}), "snapshot-id": snapshot}
+        refs[MAIN] = {**known.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot}
+        refs[tag] = {"snapshot-id": snapshot, "type": "tag", "max-ref-age-ms": FOR_EVER}
     return {
         **{key: value for key, value in metadata.items() if key not in ("statistics", "partition-statistics")},
         "properties": _properties(view, snapshot, pipeline, refs),
