@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.checkpoints.file_log import FileLog
+from strandline.checkpoints.file_log import FileLog, logged_paths, relocate_log
 from strandline.checkpoints.storage import LocalStorage
 from strandline.model.errors import CheckpointDamaged
 from strandline.model.positions import FilesPosition
@@ -177,3 +177,19 @@ def test_the_files_of_the_newest_entry_are_known_with_its_position(singles: Path
     (singles / "sources" / "0" / "6").unlink()
 
     assert log.files(5, 6) == ["file:///data/orders-006.jsonl"]
+
+
+def test_a_moved_log_names_the_same_entries_elsewhere(tmp_path: Path) -> None:
+    """Single and compacted: the position counts the same files, and its chain tells that they lie elsewhere."""
+    write(tmp_path, "9.compact", *map(entry, range(10)))
+    write(tmp_path, "10", entry(10))
+    before = log_of(tmp_path).position(10)
+
+    for name in ("9.compact", "10"):
+        file = tmp_path / "sources" / "0" / name
+        file.write_bytes(relocate_log(file.read_bytes(), lambda path: path.replace("///data/", "///new/")))
+
+    after = log_of(tmp_path).position(10)
+    assert logged_paths((tmp_path / "sources/0/10").read_bytes()) == ["file:///new/orders-010.jsonl"]
+    assert (after.log, after.files) == (before.log, before.files) == (10, 11)
+    assert after.chain != before.chain

@@ -7,6 +7,8 @@ entries so far.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from strandline.checkpoints.storage import Storage
 from strandline.model.errors import CheckpointDamaged
@@ -82,13 +84,27 @@ class FileLog:
 
     def _parse(self, raw: bytes, name: str) -> list[tuple[int, str]]:
         try:
-            version, *lines = raw.decode("utf-8").split("\n")
-            if version != "v1":
-                raise ValueError(f"format '{version[:20]}' is not v1")
-            records = [json.loads(line) for line in lines if line]
-            return [(int(record["batchId"]), f"{record['path']}|{record['timestamp']}") for record in records]
+            return [(int(record["batchId"]), f"{record['path']}|{record['timestamp']}") for record in _records(raw)]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointDamaged(
                 f"checkpoint file {self._storage.location}/{self._folder}/{name} is damaged: it is not in Spark's format",
                 next_command="restore the file from a copy, or: strandline run PIPELINE --new-strand",
             ) from error
+
+
+def logged_paths(raw: bytes) -> list[str]:
+    """The files that a log, single or compacted, names: as URIs."""
+    return [str(record["path"]) for record in _records(raw)]
+
+
+def relocate_log(raw: bytes, moved: Callable[[str], str]) -> bytes:
+    """The same log for input files that lie elsewhere now. Spark knows a file by its path alone."""
+    lines = [json.dumps({**r, "path": moved(r["path"])}, separators=(",", ":"), ensure_ascii=False) for r in _records(raw)]
+    return "\n".join(["v1", *lines]).encode()
+
+
+def _records(raw: bytes) -> list[dict[str, Any]]:
+    version, *lines = raw.decode("utf-8").split("\n")
+    if version != "v1":
+        raise ValueError(f"format '{version[:20]}' is not v1")
+    return [json.loads(line) for line in lines if line]

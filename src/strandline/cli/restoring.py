@@ -22,6 +22,7 @@ def confirmed_restoration(
     batch: int | None,
     tables: str | None,
     again: Collection[str],
+    map_paths: Sequence[str],
     *,
     new_strand: bool,
     claim: bool,
@@ -30,7 +31,7 @@ def confirmed_restoration(
     """None when no restore was asked for."""
     wanted = [name for name, given in (("--from-savepoint", savepoint), ("--from-checkpoint", batch)) if given is not None]
     if not wanted:
-        _refuse_lonely(pipeline.name, tables, claim)
+        _refuse_lonely(pipeline.name, tables, map_paths, claim)
         return None
     if len(wanted) > 1 or new_strand:
         raise UsageError(
@@ -44,6 +45,7 @@ def confirmed_restoration(
         )
     from strandline.ledger import ledger_of
     from strandline.savepoints.archive import find_archive
+    from strandline.savepoints.input_paths import PathMap
     from strandline.savepoints.restoring import Tables, plan_from_checkpoint, plan_from_savepoint
 
     chosen = Tables.parse(tables)
@@ -54,14 +56,14 @@ def confirmed_restoration(
             next_command=f"strandline run {pipeline.name} {wanted[0]} {savepoint if savepoint is not None else batch} --tables rollback",
         )
     ledger = ledger_of(project)
+    inputs = PathMap.parse(project, map_paths)
     if savepoint is not None:
-        found = plan_from_savepoint(
-            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), chosen, claim=claim, again=again
-        )
+        archive = find_archive(project, pipeline.name, savepoint)
+        found = plan_from_savepoint(project, pipeline, ledger, archive, chosen, claim=claim, again=again, inputs=inputs)
     else:
         assert batch is not None
-        found = plan_from_checkpoint(project, pipeline, ledger, batch, chosen, again=again)
-    tell_plan(found.plan.human())
+        found = plan_from_checkpoint(project, pipeline, ledger, batch, chosen, again=again, inputs=inputs)
+    tell_plan([*found.plan.human(), *inputs.human()])
     confirm_plan(yes)
     return found.restoration
 
@@ -77,9 +79,10 @@ def confirm_plan(yes: bool) -> None:
     confirm("apply it?", "the plan is only applied when it is confirmed", yes=yes)
 
 
-def _refuse_lonely(pipeline: str, tables: str | None, claim: bool) -> None:
+def _refuse_lonely(pipeline: str, tables: str | None, map_paths: Sequence[str], claim: bool) -> None:
     """Options that mean something only beside a restore must not be taken for one."""
-    lonely = "--tables" if tables is not None else "--claim" if claim else None
+    given = {"--tables": tables is not None, "--map-path": bool(map_paths), "--claim": claim}
+    lonely = next((option for option, there in given.items() if there), None)
     if lonely is not None:
         raise UsageError(
             f"{lonely} says how to restore, and no savepoint or batch is named",

@@ -57,6 +57,10 @@ def run(
             metavar="CHOICE",
         ),
     ] = None,
+    map_path: Annotated[
+        list[str] | None,
+        typer.Option("--map-path", help="Of a restore: this folder of input files has another path now.", metavar="OLD=NEW"),
+    ] = None,
     claim: Annotated[
         bool, typer.Option("--claim/--no-claim", help="Dispose of the savepoint once the new strand has completed a batch.")
     ] = False,
@@ -74,7 +78,16 @@ def run(
     project = load_project(profile=profile)
     declared = load_pipeline(project, pipeline)
     restoration = confirmed_restoration(
-        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
+        project,
+        declared,
+        from_savepoint,
+        from_checkpoint,
+        tables,
+        start_table or (),
+        map_path or (),
+        new_strand=new_strand,
+        claim=claim,
+        yes=yes,
     )
     gaps = frozenset(map(Gap.parse, accept_gap or ()))
     allow = Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration)

@@ -1,4 +1,4 @@
-"""Commands about savepoints: create, list, show, verify, export, dispose."""
+"""Commands about savepoints: create, list, show, verify, export, import, dispose."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from strandline.model.errors import SavepointDamaged
 from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
+    from strandline.model.move import Move
     from strandline.model.savepoint import Savepoint
     from strandline.savepoints.taking import Wish
 
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
     group.command()(show)
     group.command()(verify)
     group.command()(export)
+    group.command("import")(import_savepoint)
     group.command()(dispose)
     app.add_typer(group)
 
@@ -154,15 +156,78 @@ def export(
     pipeline: PipelineArgument,
     savepoint: SavepointArgument,
     destination: Annotated[str, typer.Argument(help="A folder, or a location such as s3://…", metavar="DESTINATION")],
+    with_tables: Annotated[
+        bool, typer.Option("--with-tables", help="Also its tables, as they were then, for `savepoint import` on another cluster.")
+    ] = False,
     profile: ProfileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Copy a savepoint elsewhere, every file checked. `run --from-savepoint DESTINATION` works from there."""
     from strandline.project.config import load_project
     from strandline.savepoints.archive import find_archive
     from strandline.savepoints.catalogue import export as copy
 
-    saved = copy(find_archive(load_project(profile=profile), pipeline, savepoint), destination)
+    project = load_project(profile=profile)
+    archive = find_archive(project, pipeline, savepoint)
+    if not with_tables:
+        saved = copy(archive, destination)
+        if as_json:
+            print_json(
+                {"version": SAVEPOINTS_VERSION, "savepoint": saved.id, "destination": destination, "files": len(saved.files), "tables": []}
+            )
+            return
+        print(f"{saved.id}: {len(saved.files)} files, {human_bytes(saved.size)} in {destination}")
+        return
+    from strandline.ledger import ledger_of
+    from strandline.savepoints.moving import export_with_tables
+
+    move = export_with_tables(project, ledger_of(project), archive, destination, reporter().say)
+    saved = archive.read()
+    if as_json:
+        files = len(saved.files) + len(move.files)
+        print_json(
+            {"version": SAVEPOINTS_VERSION, "savepoint": saved.id, "destination": destination, "files": files, "tables": _moved_json(move)}
+        )
+        return
     print(f"{saved.id}: {len(saved.files)} files, {human_bytes(saved.size)} in {destination}")
+    _print_moved(move)
+    print(f"next: where it goes on: strandline savepoint import {destination}")
+
+
+def import_savepoint(
+    folder: Annotated[str, typer.Argument(help="What `savepoint export --with-tables` wrote.", metavar="FOLDER")],
+    profile: ProfileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring an export with its tables into this project: every byte checked, paths rewritten, tables registered in the catalog."""
+    from strandline.ledger import ledger_of
+    from strandline.project.config import load_project
+    from strandline.savepoints.moving import import_folder
+    from strandline.savepoints.session import SessionCatalog
+
+    project = load_project(profile=profile)
+    say = reporter().say
+    with SessionCatalog(project, "savepoint-import", say) as catalog:
+        saved, move = import_folder(project, ledger_of(project), folder, catalog, asker(), say)
+    if as_json:
+        print_json({"version": SAVEPOINTS_VERSION, "savepoint": saved.id, "pipeline": saved.pipeline, "tables": _moved_json(move)})
+        return
+    print(f"{saved.id}: batch {saved.batch} of '{saved.pipeline}' is here")
+    _print_moved(move)
+    print(f"next: strandline run {saved.pipeline} --from-savepoint {saved.id} --tables continue")
+
+
+def _moved_json(move: Move) -> list[dict[str, Any]]:
+    return [
+        {"name": table.name, "snapshot": table.snapshot, "files": len(table.files), "size": sum(file.size for file in table.files)}
+        for table in move.tables
+    ]
+
+
+def _print_moved(move: Move) -> None:
+    for table in move.tables:
+        at = f"at snapshot {table.snapshot}" if table.snapshot is not None else "empty"
+        print(f"  table      {table.name} {at}, {len(table.files)} files, {human_bytes(sum(file.size for file in table.files))}")
 
 
 def dispose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -52,6 +53,17 @@ class Batches:
         """A batch that a strand did not run itself: the one it goes on from."""
         with self._transaction() as connection:
             record_plan(connection, record)
+
+    def bring(self, records: Iterable[BatchRecord]) -> None:
+        """Batches that another ledger saw, with the time when they were complete. May be repeated."""
+        with self._transaction() as connection:
+            for record in records:
+                record_plan(connection, record)
+                connection.execute(
+                    update(batches)
+                    .where(batches.c.pipeline == record.pipeline, batches.c.strand == record.strand, batches.c.batch == record.batch)
+                    .values(completed_at=record.completed_at)
+                )
 
     def nothing_new(self, pipeline: str, strand: str, batch: int, table: str) -> None:
         """The batch had rows for a table, but all were older than what it holds: no snapshot will tell of it."""

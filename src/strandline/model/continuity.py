@@ -102,7 +102,10 @@ def _recreated(topic: str, number: int, offset: int, facts: TopicFacts) -> Itera
     first, last = facts.bounds[number]
     if offset == first:
         return  # nothing of the old partition was read, or all of the new one will be
-    why = f"topic '{topic}' was deleted and made again: its offsets {first}–{last} are other records than those read before"
+    why = (
+        f"topic '{topic}' has another id than the one that was read: it was deleted and made again, or lies on another cluster; its offsets "
+        f"{first}–{last} need not be the records read before"
+    )
     # Going on at our offset skips what the new topic holds before it; a shorter topic has nothing there to go on with.
     gap = Gap(topic, number, *sorted((first, offset))) if offset <= last else None
     yield Loss(LossKind.RECREATED, topic, number, offset, last, why, gap)

@@ -39,6 +39,9 @@ class CrashPoint(str, Enum):
     SAVEPOINT_SEALED = "savepoint-sealed"  # complete, but the ledger does not know
     SAVEPOINT_UNSEALED = "savepoint-unsealed"  # disposing: the manifest is gone
     SAVEPOINT_UNTAGGED = "savepoint-untagged"  # disposing: the tags are gone, bytes are left
+    EXPORT_COPIED = "export-copied"  # every file of an export is there, its manifests are not
+    IMPORT_LANDED = "import-landed"  # the tables' files are in the warehouse, the catalog does not know
+    IMPORT_REGISTERED = "import-registered"  # the catalog knows the tables, the savepoint is not complete
 
 
 def reach(point: CrashPoint, batch: int | None = None) -> None:

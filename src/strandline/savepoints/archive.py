@@ -42,12 +42,16 @@ class Archive:
         return hashlib.sha256(raw).hexdigest()
 
     def read(self) -> Savepoint:
+        return Savepoint.decode(self.raw(), f"{self.location}/{MANIFEST}")
+
+    def raw(self) -> bytes:
+        """The manifest as it was written, which is what digests are about."""
         raw = self.storage.read(MANIFEST)
         if raw is None:
             raise SavepointDamaged(
                 f"{self.location} holds no complete savepoint: {MANIFEST} is missing", next_command="strandline savepoint list"
             )
-        return Savepoint.decode(raw, f"{self.location}/{MANIFEST}")
+        return raw
 
     def content(self, file: SavedFile) -> bytes:
         """One file, checked."""

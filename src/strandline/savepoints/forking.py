@@ -15,6 +15,7 @@ from strandline.project.config import Project
 from strandline.project.forks import forks_of
 from strandline.runtime.strands import FORK, Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import find_archive
+from strandline.savepoints.input_paths import check_inputs
 from strandline.savepoints.restoring import Source, TableChoice, TablePlan, Tables, check_new_branch, kept_source, plan_tables, saved_source
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN
@@ -22,7 +23,7 @@ from strandline.tables.view import MAIN
 START = "start"
 """Instead of a savepoint or a batch: no state, every source from its beginning."""
 
-_NOTHING = Source("", -1, "", ORIGIN, {}, 0, frozenset())
+_NOTHING = Source("", -1, "", ORIGIN, {}, 0, frozenset(), frozenset())
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
         begins: a savepoint's id or folder, the number of a batch, or `START`.
     """
     source = _source(project, parent, ledger, begins)
+    check_inputs(project, parent, source.read_logs(), source.inputs)
     if fork.into.table:
         if EmbeddedCatalog(project).find(fork.into.table) is not None:
             raise UsageError(

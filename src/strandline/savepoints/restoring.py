@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from strandline.checkpoints.needed import FileKind
@@ -28,6 +28,7 @@ from strandline.runtime.strands import Restoration, StrandOrigin, TableStart, br
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
 from strandline.savepoints.holding import links_of, why_not
+from strandline.savepoints.input_paths import AS_THEY_ARE, PathMap, check_inputs
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN, Link, TableView
 
@@ -141,16 +142,27 @@ class Source:
     files: Mapping[str, Callable[[], bytes]]
     size: int
     operators: frozenset[str]
-    """Files that hold absolute paths."""
+    """Files that hold absolute paths of the checkpoint."""
+    logs: frozenset[str]
+    """Files that hold absolute paths of input files."""
     branch: str = MAIN
     """Of the tables, which the strand wrote to."""
     snapshots: Mapping[str, int | None] = field(default_factory=dict)
     """The tables' snapshots after the batch, where something names them."""
+    inputs: PathMap = AS_THEY_ARE
+    """Where input folders are now."""
 
     def lay_out(self, storage: Storage) -> None:
         for path, content in self.files.items():
-            if path not in _IDENTITY:
-                storage.write(path, relocate_operator(content(), storage.location) if path in self.operators else content())
+            if path in self.operators:
+                storage.write(path, relocate_operator(content(), storage.location))
+            elif path in self.logs:
+                storage.write(path, self.inputs.apply(content()))
+            elif path not in _IDENTITY:
+                storage.write(path, content())
+
+    def read_logs(self) -> list[bytes]:
+        return [self.files[path]() for path in sorted(self.logs)]
 
 
 @dataclass(frozen=True)
@@ -168,18 +180,20 @@ def plan_from_savepoint(
     *,
     claim: bool = False,
     again: Collection[str] = (),
+    inputs: PathMap = AS_THEY_ARE,
 ) -> Restore:
     """What a restore would do.
 
     Args:
         again: outputs that may begin at the restored batch, whatever they hold.
+        inputs: folders of input files that are elsewhere now.
     """
     if claim and archive.location != archive_of(project, pipeline.name, archive.read().id).location:
         raise UsageError(
             f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
             next_command=f"strandline run {pipeline.name} --from-savepoint {archive.location} --tables {tables}",
         )
-    source = saved_source(project, pipeline, archive, again)
+    source = replace(saved_source(project, pipeline, archive, again), inputs=inputs)
     return plan_restore(project, pipeline, ledger, source, tables, again, claim)
 
 
@@ -206,6 +220,7 @@ def saved_source(project: Project, pipeline: Pipeline, archive: Archive, again: 
         {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
+        frozenset(path for path, file in files.items() if file.kind == FileKind.SOURCE_LOG.value),
         saved.branch,
         {table.name: table.snapshot for table in saved.tables},
     )
@@ -221,10 +236,17 @@ def saved_source(project: Project, pipeline: Pipeline, archive: Archive, again: 
 
 
 def plan_from_checkpoint(
-    project: Project, pipeline: Pipeline, ledger: Ledger, batch: int, tables: Tables, *, again: Collection[str] = ()
+    project: Project,
+    pipeline: Pipeline,
+    ledger: Ledger,
+    batch: int,
+    tables: Tables,
+    *,
+    again: Collection[str] = (),
+    inputs: PathMap = AS_THEY_ARE,
 ) -> Restore:
     """The same from a batch that the checkpoint still keeps."""
-    source = kept_source(project, pipeline, ledger, batch, f"strandline run {pipeline.name} --from-checkpoint")
+    source = replace(kept_source(project, pipeline, ledger, batch, f"strandline run {pipeline.name} --from-checkpoint"), inputs=inputs)
     return plan_restore(project, pipeline, ledger, source, tables, again)
 
 
@@ -253,6 +275,7 @@ def kept_source(project: Project, pipeline: Pipeline, ledger: Ledger, batch: int
         content,
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
+        frozenset(file.path for file in needed if file.kind is FileKind.SOURCE_LOG),
         branch_of(pipeline, strand_origin(checkpoint)),
     )
 
@@ -271,6 +294,7 @@ def plan_restore(
             f"'{pipeline.name}' is a fork and writes to branch '{pipeline.branch}'; it is restored there",
             next_command=f"the same command with --tables rollback, or: strandline fork {pipeline.parent} …",
         )
+    check_inputs(project, pipeline, source.read_logs(), source.inputs)
     links = links_of(ledger, pipeline.name, source.strand, source.batch)
     _check_deliveries(pipeline, ledger, links, again)
     tables = plan_tables(project, pipeline, ledger, source, choice, again)

@@ -1,19 +1,24 @@
-"""Tags and branches of a pipeline that is not running: Spark is started when the first one is changed."""
+"""Work on tables for a pipeline that is not running: Spark is started when it is first needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strandline.project.config import Project
+from strandline.tables.registering import register
 from strandline.tables.tags import JvmTags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Self = TypeVar("Self", bound="_LazySession")
 
-class SessionTags:
+
+class _LazySession:
+    why = ""
+
     def __init__(self, project: Project, purpose: str, say: Callable[[str], None], given: SparkSession | None = None) -> None:
         self._project = project
         self._purpose = purpose
@@ -21,12 +26,27 @@ class SessionTags:
         self._given = given
         self._own: SparkSession | None = None
 
-    def __enter__(self) -> SessionTags:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._own is not None:
             self._own.stop()
+
+    def _spark(self) -> SparkSession:
+        return self._given or self._own or self._start()
+
+    def _start(self) -> SparkSession:
+        from strandline.runtime.session import start_session
+
+        log_file = self._project.logs / f"{self._purpose}.log"
+        self._say(f"starting Spark to {self.why}, log in {log_file}")
+        self._own = start_session(self._project, self._purpose, log_file, self._say)
+        return self._own
+
+
+class SessionTags(_LazySession):
+    why = "name table snapshots"
 
     def tag(self, table: str, name: str, snapshot: int) -> None:
         self._tags().tag(table, name, snapshot)
@@ -38,12 +58,11 @@ class SessionTags:
         self._tags().drop_branch(table, branch)
 
     def _tags(self) -> JvmTags:
-        return JvmTags(self._given or self._own or self._start(), self._project.profile.catalog.name)
+        return JvmTags(self._spark(), self._project.profile.catalog.name)
 
-    def _start(self) -> SparkSession:
-        from strandline.runtime.session import start_session
 
-        log_file = self._project.logs / f"{self._purpose}.log"
-        self._say(f"starting Spark to name table snapshots, log in {log_file}")
-        self._own = start_session(self._project, self._purpose, log_file, self._say)
-        return self._own
+class SessionCatalog(_LazySession):
+    why = "register tables"
+
+    def register(self, table: str, metadata_location: str) -> None:
+        register(self._spark(), self._project.profile.catalog.name, table, metadata_location)

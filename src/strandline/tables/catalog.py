@@ -67,7 +67,7 @@ class EmbeddedCatalog(CatalogFile):
     def find(self, table: str) -> TableView | None:
         """The table as it is now; None when the catalog does not know it."""
         location = self.metadata_location(table)
-        return None if location is None else TableView(table, _read_metadata(table, location))
+        return None if location is None else TableView(table, read_metadata(table, location))
 
     def load(self, table: str) -> TableView:
         view = self.find(table)
@@ -77,7 +77,7 @@ class EmbeddedCatalog(CatalogFile):
         return view
 
 
-def _read_metadata(table: str, location: str) -> dict[str, Any]:
+def read_metadata(table: str, location: str) -> dict[str, Any]:
     try:
         raw = local_path(location).read_bytes()
         content: dict[str, Any] = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)

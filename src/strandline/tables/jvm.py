@@ -19,14 +19,11 @@ from strandline.model.errors import TableUnavailable
 from strandline.model.fence import Decision
 from strandline.model.stamp import Stamp, Witness, encode_mark, mark_key
 from strandline.tables.fencing import FenceValidator, Judge, each, plain_snapshot, witnesses
-from strandline.tables.view import MAIN, Snapshot
+from strandline.tables.view import FOR_EVER, MAIN, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-FOR_EVER = 2**63 - 1
-"""Milliseconds: a table may let its refs expire by age, ours only go when somebody removes them."""
 
 MERGE_MANIFESTS_AT = 100
 """A fast append adds one manifest and is some 15 ms faster; at this many the next commit merges them into one, so

@@ -12,6 +12,9 @@ from strandline.model.stamp import MARK_PREFIX, Stamp, Witness, decode_mark, mar
 
 MAIN = "main"
 
+FOR_EVER = 2**63 - 1
+"""Milliseconds: a table may let its refs expire by age, ours only go when somebody removes them."""
+
 Link: TypeAlias = tuple[str, int]
 """A strand, and one of its batches."""
 
