@@ -1,4 +1,4 @@
-"""Tags for a pipeline that is not running: Spark is started when the first one is needed."""
+"""Spark for savepoints of a pipeline that is not running: it is started when it is first needed, to tag snapshots or to read state."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class SessionTags:
     def untag(self, table: str, name: str) -> None:
         self._tags().untag(table, name)
 
+    def session(self) -> SparkSession:
+        return self._given or self._own or self._start()
+
     def _tags(self) -> JvmTags:
-        return JvmTags(self._given or self._own or self._start(), self._project.profile.catalog.name)
+        return JvmTags(self.session(), self._project.profile.catalog.name)
 
     def _start(self) -> SparkSession:
         from strandline.runtime.session import start_session
