@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,8 +12,12 @@ from strandline.cli.output import reporter
 from strandline.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.model.definition import Pipeline
+    from strandline.model.savepoint import Savepoint
     from strandline.project.config import Project
+    from strandline.runtime.rehearsal import Rehearsal
     from strandline.runtime.strands import Restoration
 
 
@@ -28,11 +32,13 @@ def confirmed_restoration(
     new_strand: bool,
     claim: bool,
     yes: bool,
+    dropped: Collection[str] = (),
+    session: Callable[[], SparkSession] | None = None,
 ) -> Restoration | None:
     """None when no restore was asked for."""
     wanted = [name for name, given in (("--from-savepoint", savepoint), ("--from-checkpoint", batch)) if given is not None]
     if not wanted:
-        _refuse_lonely(pipeline.name, tables, claim)
+        _refuse_lonely(pipeline.name, tables, claim, dropped)
         return None
     if len(wanted) > 1 or new_strand:
         raise UsageError(
@@ -57,8 +63,10 @@ def confirmed_restoration(
         )
     ledger = ledger_of(project)
     if savepoint is not None:
+        archive = find_archive(project, pipeline.name, savepoint)
+        code = _rehearsed(project, pipeline, archive.read(), session)
         found = plan_from_savepoint(
-            project, pipeline, ledger, find_archive(project, pipeline.name, savepoint), TableChoice(tables), claim=claim, again=again
+            project, pipeline, ledger, archive, TableChoice(tables), claim=claim, again=again, dropped=dropped, code=code
         )
     else:
         assert batch is not None
@@ -74,9 +82,21 @@ def confirmed_restoration(
     return found.restoration
 
 
-def _refuse_lonely(pipeline: str, tables: str | None, claim: bool) -> None:
+def _rehearsed(project: Project, pipeline: Pipeline, saved: Savepoint, session: Callable[[], SparkSession] | None) -> Rehearsal | None:
+    """What the code declares; only asked, since Spark is needed for it, where state has to fit it."""
+    from strandline.model.savepoint import SavepointType
+    from strandline.runtime.rehearsal import rehearse
+
+    keyed = any(not operator.get("native") for operator in saved.operators)
+    if session is None or not (keyed or saved.type is SavepointType.CANONICAL):
+        return None
+    return rehearse(session(), project, pipeline)
+
+
+def _refuse_lonely(pipeline: str, tables: str | None, claim: bool, dropped: Collection[str]) -> None:
     """Options that mean something only beside a restore must not be taken for one."""
-    lonely = "--tables" if tables is not None else "--claim" if claim else None
+    given = {"--tables": tables is not None, "--claim": claim, "--allow-dropped-state": bool(dropped)}
+    lonely = next((option for option, is_given in given.items() if is_given), None)
     if lonely is not None:
         raise UsageError(
             f"{lonely} says how to restore, and no savepoint or batch is named",

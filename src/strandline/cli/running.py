@@ -54,6 +54,14 @@ def run(
     claim: Annotated[
         bool, typer.Option("--claim/--no-claim", help="Dispose of the savepoint once the new strand has completed a batch.")
     ] = False,
+    allow_dropped_state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-dropped-state",
+            help="Leave the saved state of this operator behind (NAME.timers: only its timers).",
+            metavar="NAME",
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the plan of a restore without asking.")] = False,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
@@ -66,6 +74,7 @@ def run(
     from strandline.project.loader import load_pipeline
     from strandline.runtime.options import Allowances, AvailableNow, Continuous, ForBatches, ForDuration, RunLimit
     from strandline.runtime.run import run_pipeline
+    from strandline.runtime.session import EarlySession
     from strandline.savepoints.attending import savepoint_keeper
 
     limits: list[RunLimit] = []
@@ -79,18 +88,30 @@ def run(
     project = load_project(profile=profile)
     declared = load_pipeline(project, pipeline)
     watcher = reporter()
-    restoration = confirmed_restoration(
-        project, declared, from_savepoint, from_checkpoint, tables, start_table or (), new_strand=new_strand, claim=claim, yes=yes
-    )
     gaps = frozenset(map(Gap.parse, accept_gap or ()))
-    summary = run_pipeline(
-        project,
-        declared,
-        limits[0] if limits else Continuous(),
-        watcher,
-        allow=Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration),
-        hire=[savepoint_keeper(project, ledger_of(project), watcher)],
-    )
+    with EarlySession(project, pipeline, watcher.say) as early:
+        restoration = confirmed_restoration(
+            project,
+            declared,
+            from_savepoint,
+            from_checkpoint,
+            tables,
+            start_table or (),
+            new_strand=new_strand,
+            claim=claim,
+            yes=yes,
+            dropped=allow_dropped_state or (),
+            session=early.session,
+        )
+        summary = run_pipeline(
+            project,
+            declared,
+            limits[0] if limits else Continuous(),
+            watcher,
+            allow=Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration),
+            session=early.started,
+            hire=[savepoint_keeper(project, ledger_of(project), watcher)],
+        )
     if isinstance(watcher, LiveReporter):
         watcher.finish()
     if as_json:

@@ -39,6 +39,9 @@ class CrashPoint(str, Enum):
     SAVEPOINT_SEALED = "savepoint-sealed"  # complete, but the ledger does not know
     SAVEPOINT_UNSEALED = "savepoint-unsealed"  # disposing: the manifest is gone
     SAVEPOINT_UNTAGGED = "savepoint-untagged"  # disposing: the tags are gone, bytes are left
+    SEED_BEGUN = "seed-begun"  # a strand from a canonical savepoint: its batch 0 is planned, without input
+    SEED_LOADED = "seed-loaded"  # the state is in and batch 0 completed, the sources' position is not there yet
+    SEED_POSITIONED = "seed-positioned"  # the position is there too, what it was made of is not removed yet
 
 
 def reach(point: CrashPoint, batch: int | None = None) -> None:

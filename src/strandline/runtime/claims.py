@@ -240,7 +240,7 @@ class Claims:
         at = head.id if head is not None else None
         if start is None or self.origin is None:
             return None
-        if self.checkpoint.next_batch != self.origin.batch + 1:
+        if self.checkpoint.next_batch != self.origin.begins_after + 1:
             raise ChainBroken(
                 f"table '{chain.sink.name}' should enter the strand at batch {self.origin.batch}, but the checkpoint is at batch "
                 f"{self.checkpoint.next_batch} already: rows before that would be missing from it",

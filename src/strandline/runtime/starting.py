@@ -41,6 +41,7 @@ from strandline.runtime.positions import Positions
 from strandline.runtime.protocol import CommitProtocol, Identity, Prover, TableChain, commit_record
 from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Reporter
+from strandline.runtime.seeding import Seeding
 from strandline.runtime.sources import SourceReader, readers_of
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, strand_origin
@@ -204,7 +205,10 @@ def _new_place(
             restoration.lay_out(new.storage)
             new.storage.write(STRAND_FILE, restoration.origin.encode())
     new.give_identity()
-    if restoration is not None and (found := verify(new, restoration.origin.batch)).answer is not Answer.YES:
+    as_it_was = (
+        restoration.origin.batch if restoration is not None and restoration.origin.place is None else None
+    )  # else Spark loads a seed
+    if as_it_was is not None and (found := verify(new, as_it_was)).answer is not Answer.YES:
         raise CheckpointDamaged(
             f"the restored checkpoint {new.location} is not complete: {found.because}", next_command="the same command again"
         )
@@ -229,6 +233,7 @@ def start(
     savepoint = registered.origin.savepoint if registered.origin is not None else ""
     identity = Identity(pipeline.name, registered.strand, Holder(attempt.number, attempt.id), attempt.code, savepoint)
     readers = registered.readers
+    Seeding(spark, pipeline, checkpoint, readers, attempt, reporter).settle()
     lateness = LateWatermark(checkpoint.location, attempt.number)
     lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
     facts = facts_of(checkpoint)
@@ -248,11 +253,11 @@ def start(
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
-    first = registered.origin is not None and facts.next_batch == registered.origin.batch + 1
+    first = registered.origin is not None and facts.next_batch == registered.origin.begins_after + 1
     if registered.origin is not None and first and ledger.batches.newest(pipeline.name, registered.strand) is None:
         place = json.dumps(last.to_json())
         ledger.batches.inherit(
-            BatchRecord(pipeline.name, registered.strand, registered.origin.batch, attempt.number, place, place, last.digest, {})
+            BatchRecord(pipeline.name, registered.strand, registered.origin.begins_after, attempt.number, place, place, last.digest, {})
         )
     parent = registered.origin.parent if registered.origin is not None else None
     inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps, parent)

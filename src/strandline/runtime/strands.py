@@ -11,7 +11,8 @@ from strandline.checkpoints.storage import Storage
 from strandline.model.errors import CheckpointDamaged
 
 FILE = "strandline-strand.json"
-STRAND_VERSION = 1
+STRAND_VERSION = 2
+"""1 had no `place`, and every strand went on with its parent's numbers."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,20 @@ class StrandOrigin:
     claim: bool = False
     """The savepoint is this strand's own: it goes when the strand has a completed batch."""
     tables: Mapping[str, TableStart] = field(default_factory=dict)
+    place: int | None = None
+    """The batch of this strand that equals the parent's `batch`; None when it has the same number."""
+
+    @property
+    def begins_after(self) -> int:
+        """The batch of this strand that it did not run on input of its own."""
+        return self.batch if self.place is None else self.place
 
     def encode(self) -> bytes:
-        return json.dumps({"version": STRAND_VERSION, **asdict(self)}, indent=1).encode()
+        """With the oldest version that says it all: an older strandline then reads it too."""
+        told = asdict(self)
+        if self.place is None:
+            del told["place"]
+        return json.dumps({"version": 1 if self.place is None else STRAND_VERSION, **told}, indent=1).encode()
 
     @classmethod
     def decode(cls, raw: bytes) -> StrandOrigin:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from strandline.checkpoints.needed import FileKind
@@ -20,12 +20,16 @@ from strandline.model.definition import Pipeline
 from strandline.model.errors import ChainBroken, CheckpointDamaged, SavepointDamaged, UsageError
 from strandline.model.fence import latest
 from strandline.model.offsets import Offsets
+from strandline.model.savepoint import SavepointType
 from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
+from strandline.runtime.rehearsal import Rehearsal
+from strandline.runtime.seeding import PLACE
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
+from strandline.savepoints.fitting import check_native_state, decoded_state
 from strandline.savepoints.holding import links_of, why_not
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN, Link, Snapshot, TableView
@@ -75,6 +79,8 @@ class RestorePlan:
     state_files: int
     state_bytes: int
     tables: tuple[TablePlan, ...]
+    state: tuple[str, ...] = ()
+    """What happens to the state of each operator, where that is more than to go on."""
 
     def human(self) -> list[str]:
         """The plan as an operator reads it."""
@@ -83,7 +89,7 @@ class RestorePlan:
             f"'{self.pipeline}' goes on from batch {self.batch} of {what} (strand {self.strand}) as a new strand; older attempts are fenced",
             f"state: {self.state_files} files, {human_bytes(self.state_bytes)}; sources go on after {self.positions.human(None)}",
         ]
-        return lines + [_told(table) for table in self.tables]
+        return lines + [*self.state] + [_told(table) for table in self.tables]
 
 
 def _told(plan: TablePlan) -> str:
@@ -108,11 +114,19 @@ class _Source:
     savepoint: str
     positions: Offsets
     files: Mapping[str, Callable[[], bytes]]
+    count: int
     size: int
     operators: frozenset[str]
     """Files that hold absolute paths."""
+    seed: Callable[[Storage], None] | None = None
+    """Lays out decoded state, which Spark will load, in place of the files."""
+    state: tuple[str, ...] = ()
+    """What happens to the state, for the plan."""
 
     def lay_out(self, storage: Storage) -> None:
+        if self.seed is not None:
+            self.seed(storage)
+            return
         for path, content in self.files.items():
             if path not in _IDENTITY:
                 storage.write(path, relocate_operator(content(), storage.location) if path in self.operators else content())
@@ -133,11 +147,15 @@ def plan_from_savepoint(
     *,
     claim: bool = False,
     again: Collection[str] = (),
+    dropped: Collection[str] = (),
+    code: Rehearsal | None = None,
 ) -> Restore:
     """Every file is checked against the manifest first: nothing is planned on a damaged savepoint.
 
     Args:
         again: outputs that may begin at the restored batch, whatever they hold.
+        dropped: operators whose saved state may be left behind; ``OPERATOR.timers`` for their timers alone.
+        code: what the pipeline declares now. Without it, state that does not fit is found out when the run starts.
     """
     saved = archive.read()
     if saved.pipeline != pipeline.name:
@@ -163,9 +181,15 @@ def plan_from_savepoint(
         saved.id,
         saved.positions,
         {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
+        len(saved.files),
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
     )
+    if saved.type is SavepointType.CANONICAL:
+        decoded = decoded_state(saved, archive, pipeline, dropped, code)
+        source = replace(source, seed=decoded.lay_out, state=decoded.told)
+    else:
+        check_native_state(saved, archive, project, pipeline, dropped, code)
     catalog = EmbeddedCatalog(project)
     for table in saved.tables:
         view = catalog.find(table.name)
@@ -198,6 +222,7 @@ def plan_from_checkpoint(
         "",
         Offsets.from_json(json.loads(known.offsets_end)),
         content,
+        len(content),
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
     )
@@ -221,9 +246,10 @@ def _plan(
     planner = _Planner(pipeline.name, ledger, source, links, choice)
     tables = tuple(planner.plan(catalog.load(name), saved.get(name)) for name in ours if name not in again)
     shown = RestorePlan(
-        pipeline.name, source.strand, source.batch, source.savepoint, source.positions, len(source.files), source.size, tables
+        pipeline.name, source.strand, source.batch, source.savepoint, source.positions, source.count, source.size, tables, source.state
     )
-    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, {table.table: table.start for table in tables})
+    starts = {table.table: table.start for table in tables}
+    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, starts, None if source.seed is None else PLACE)
     return Restore(shown, Restoration(origin, source.lay_out))
 
 
