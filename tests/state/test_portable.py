@@ -23,7 +23,7 @@ from strandline.state.evolution import Incompatible
 from strandline.state.keys import Keys
 from strandline.state.layout import Epochs, Layout, StateLayout
 from strandline.state.portable import KEY, STATES, TIMERS, Entries, PortableRows, carried_changes, undeclared_clocks
-from strandline.state.reading import BucketReader, KeyState
+from strandline.state.reading import BucketReader, Held
 from strandline.state.store import MemoryStore
 from strandline.state.types import Field, StructOf, parse_fields, parse_type
 
@@ -78,9 +78,14 @@ def moved(run: Engine, process: KeyedProcess, buckets: int, now: int) -> Engine:
     return other
 
 
-def keys_of(run: Engine) -> dict[Any, KeyState]:
+def keys_of(run: Engine) -> dict[Any, Any]:
+    """Every key with its timers and elements; a map's have no order."""
     readers = [BucketReader(store, Epochs(run.layouts), Keys(KEYS, single=True)) for store in run.stores]
-    return {found.key: found for reader in readers for found in reader}
+    return {found.key: (found.timers, {name: held_in(held) for name, held in found.states.items()}) for r in readers for found in r}
+
+
+def held_in(held: Held) -> Any:
+    return sorted(held.elements, key=repr) if held.layout.kind == "map" else held.elements
 
 
 @pytest.mark.parametrize("variant", EXACT)

@@ -168,10 +168,9 @@ class Seeding:
         fitting(saved, declared, saved.name in seed.without_timers)
         folder, storage = f"{_STATE}{saved.name}", self.checkpoint.storage
         control = _control(storage.read(f"{folder}/control.parquet"))
-        files = [name for name in storage.names(folder) if name.startswith("part-")]
-        where = f"{self.checkpoint.location.rstrip('/')}/{folder}/part-*" if files else None
+        files = [f"{folder}/{name}" for name in storage.names(folder) if name.startswith("part-")]
         planned = parse_plan(PLACE, seed.plan.encode()).planned_ms
-        return initial_state(self.spark, where, control, saved, declared, planned or 0)
+        return initial_state(self.spark, storage.location, files, control, saved, declared, planned or 0)
 
     # -- position --------------------------------------------------------------------------------------------------
 

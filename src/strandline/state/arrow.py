@@ -239,6 +239,8 @@ def _array(values: Sequence[Any], kind: Type) -> pa.Array:
     import pyarrow as pa
 
     wanted = arrow_type(kind)
+    if isinstance(kind, StructOf | ArrayOf | MapOf) and values.count(None) == len(values):
+        return pa.nulls(len(values), wanted)
     if isinstance(kind, StructOf):
         nothing = (None,) * len(kind.fields)
         columns = list(zip(*(nothing if value is None else value for value in values), strict=True)) or [()] * len(kind.fields)

@@ -178,16 +178,17 @@ class Bucket:
 
     def put_back(self, entries: Iterable[tuple[bytes, bytes]], control: Mapping[str, bytes]) -> None:
         """State that was saved: keys with their whole entries under the present layout, and control data. Nothing is judged or cleaned."""
-        by_key = dict(entries)
-        self._table.expect(self._table.count + len(by_key))
-        for packed, content in by_key.items():
-            page = self._table.page_of(packed)
-            before = self._open(packed, page)
-            self._entry.cells = unpack(content)
-            self._entry.dirty = True
-            self._keep(self._table.number_of(packed), page, before)
-            if len(self._table.loaded) > HELD:
-                self._let_go()
+        table, by_key = self._table, dict(entries)
+        table.expect(table.count + len(by_key))
+        by_page: dict[int, list[bytes]] = {}
+        for packed in by_key:
+            by_page.setdefault(table.number_of(packed), []).append(packed)
+        for number, page in self._visit(dict.fromkeys(by_page)):
+            for packed in by_page[number]:
+                before = self._open(packed, page)
+                self._entry.cells = unpack(by_key[packed])
+                self._entry.dirty = True
+                self._keep(number, page, before)
         if control:
             self._store.put_many([(control_key(name), content) for name, content in control.items()])
         self._write()

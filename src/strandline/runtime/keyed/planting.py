@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strandline.checkpoints.storage import storage_at
 from strandline.model.errors import DefinitionError
 from strandline.runtime.keyed.building import OperatorRecord, key_shape
 from strandline.runtime.keyed.packing import BLOB, BUCKET, CONTROL, ENTRIES, KIND, PACKED, blob_of, bucket_column
@@ -14,7 +15,6 @@ from strandline.state.arrow import plain_of
 from strandline.state.evolution import Incompatible
 from strandline.state.layout import Layout
 from strandline.state.portable import KEY, STATES, TIMERS, Entries, carried_changes, portable_fields, undeclared_clocks
-from strandline.state.types import StructOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 KEY_BYTES = "__key"
 ENTRY_BYTES = "__entry"
+
+_ROWS = 8192
+"""Rows that are looked at together."""
 
 FULL = 32_000_000
 """Bytes that a worker gathers before it makes blobs of them: a bucket writes its pages anew for every blob."""
@@ -79,47 +82,63 @@ def fitting(saved: SavedOperator, declared: OperatorRecord, without_timers: bool
 
 
 def initial_state(
-    spark: SparkSession, files: str | None, control: Mapping[str, bytes], saved: SavedOperator, declared: OperatorRecord, touched: int
+    spark: SparkSession,
+    location: str,
+    files: Sequence[str],
+    control: Mapping[str, bytes],
+    saved: SavedOperator,
+    declared: OperatorRecord,
+    touched: int,
 ) -> DataFrame:
     """Rows of (bucket, kind, blob) for every key and for the control data of every bucket.
 
     Args:
-        files: a folder of Parquet files; None when there were no keys.
+        files: Parquet files in the storage at `location`. Workers open them themselves: Spark would hand over nested rows one by one.
         touched: in milliseconds, when what was kept without a ttl counts as touched.
     """
     tables = [(label, f"{CONTROL}{name}", content) for label in declared.buckets for name, content in control.items()]
     packed = spark.createDataFrame(tables, PACKED)
-    if files is None:
+    if not files:
         return packed
-    # Parquet's own calendar is meant, also for dates before Spark's calendar changed.
-    rows = spark.read.option("datetimeRebaseMode", "CORRECTED").parquet(files)
-    names = list(declared.key.names)
+    paths = spark.createDataFrame(spark.sparkContext.parallelize([(path,) for path in files], len(files)), "path string")
     columns = ", ".join(f"`{field.name}` {field.type.ddl}" for field in declared.key.fields)
-    made = rows.mapInArrow(entry_maker(saved, declared.layouts[-1], touched), f"{columns}, {KEY_BYTES} binary, {ENTRY_BYTES} binary")
-    return packed.unionByName(made.withColumn(BUCKET, bucket_column(names, declared.buckets)).mapInArrow(pack_entries, PACKED))
+    maker = entry_maker(location, saved, declared.layouts[-1], touched)
+    made = paths.mapInArrow(maker, f"{columns}, {KEY_BYTES} binary, {ENTRY_BYTES} binary")
+    placed = made.select(bucket_column(declared.key.names, declared.buckets).alias(BUCKET), KEY_BYTES, ENTRY_BYTES)
+    return packed.unionByName(placed.mapInArrow(pack_entries, PACKED))
 
 
-def entry_maker(saved: SavedOperator, declared: Layout, touched: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For a worker: rows of the table → the key's columns, the key as bytes, its entry as bytes."""
+def entry_maker(
+    location: str, saved: SavedOperator, declared: Layout, touched: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For a worker: names of files → of each key its columns, the key as bytes, its entry as bytes."""
 
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         keep_zip_directories()
         types = {field.name: field.type for field in portable_fields(saved.record.key, saved.layout).fields}
-        key_type = types[KEY]
-        assert isinstance(key_type, StructOf)
         entries = Entries(saved.record.single_key, saved.layout, declared, touched)
-        for batch in batches:
-            plain = {name: plain_of(batch.column(name), kind) for name, kind in types.items()}
-            states = plain.get(STATES) or [None] * batch.num_rows
-            keys = [entries.key(columns) for columns in plain[KEY]]
-            contents = [entries.entry(held, timers) for held, timers in zip(states, plain[TIMERS], strict=True)]
-            columns = batch.column(KEY).flatten()
-            arrays = [*columns, pa.array(keys, pa.binary()), pa.array(contents, pa.binary())]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*key_type.names, KEY_BYTES, ENTRY_BYTES])
+        for path in (path for batch in batches for path in batch.column(0).to_pylist()):
+            for rows in _rows_in(location, path):
+                plain = {name: plain_of(rows.column(name), kind) for name, kind in types.items()}
+                states = plain.get(STATES) or [None] * rows.num_rows
+                keys = [entries.key(columns) for columns in plain[KEY]]
+                contents = [entries.entry(held, timers) for held, timers in zip(states, plain[TIMERS], strict=True)]
+                arrays = [*rows.column(KEY).flatten(), pa.array(keys, pa.binary()), pa.array(contents, pa.binary())]
+                yield pa.RecordBatch.from_arrays(arrays, names=[*saved.record.key.names, KEY_BYTES, ENTRY_BYTES])
 
     return make
+
+
+def _rows_in(location: str, path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = storage_at(location).read(path)
+    if content is None:
+        raise FileNotFoundError(f"{location}/{path} is gone")
+    yield from pq.ParquetFile(pa.BufferReader(content)).iter_batches(_ROWS)
 
 
 def pack_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
