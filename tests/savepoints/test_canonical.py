@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -422,3 +423,55 @@ def test_a_native_savepoint_says_early_that_it_cannot_change_operators(shop: San
     with pytest.raises(DefinitionError, match="is native and holds state of the keyed operator 'visits'") as refused:
         restore(shop, saved.id)
     assert "strandline savepoint create visits --type canonical" in refused.value.next_command
+
+
+# -- what operators keep beside keys -------------------------------------------------------------------------------------
+
+PRICED = """
+import strandline as sl
+from datetime import timedelta
+
+class Priced(sl.KeyedProcess):
+    timers = "processing"
+    sums = sl.map_state("string", "bigint")
+
+    def process(self, key, events, ctx):
+        for event in events:
+            rate = ctx.control["rates"][event.kind].rate
+            self.sums.put(event.kind, self.sums.get(event.kind, 0) + rate)
+            yield event.n, key, self.sums.get(event.kind)
+        ctx.set_timer(ctx.processing_time + timedelta(seconds=2))
+
+    def on_timer(self, key, at, ctx):
+        yield -1, key, sum(self.sums.values())
+
+@sl.pipeline(
+    sources={{"events": sl.files("data", format="json", schema="n bigint, who string, kind string"),
+             "rates": sl.files("rates", format="json", schema="kind string, rate bigint")}},
+    sink=sl.table("shop.priced"), checkpoint=sl.checkpoint(every="0 s"))
+def priced(events, rates):
+    return sl.keyed(events, by="who", process=Priced(), order_by="n", output="n bigint, who string, total bigint",
+                    control={{"rates": (rates, "kind")}}, buckets={buckets})
+"""
+
+
+def test_control_data_and_processing_timers_come_along(sandbox: Sandbox) -> None:
+    def add(folder: str, name: str, *rows: dict[str, Any]) -> None:
+        (sandbox.folder / folder).mkdir(exist_ok=True)
+        (sandbox.folder / folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    sandbox.pipelines(PRICED.format(buckets=2))
+    add("rates", "1.json", {"kind": "a", "rate": 3}, {"kind": "b", "rate": 5})
+    add("data", "1.json", *({"n": n, "who": f"w{n}", "kind": "ab"[n % 2]} for n in range(4)))
+    sandbox.run("priced")
+    saved = take(sandbox, "priced")
+    assert (saved.operators[0]["control"], saved.operators[0]["timers"]) == (["rates"], {"event": 0, "processing": 4})
+    sandbox.pipelines(PRICED.format(buckets=9))
+    time.sleep(2.5)
+    add("data", "2.json", {"n": 4, "who": "w0", "kind": "a"})
+
+    restore(sandbox, saved.id, TableChoice.CONTINUE, name="priced")
+
+    rows = [(row["n"], row["who"], row["total"]) for row in table_rows(sandbox.project, "shop.priced")]
+    assert sorted(row for row in rows if row[0] >= 0) == [(0, "w0", 3), (1, "w1", 5), (2, "w2", 3), (3, "w3", 5), (4, "w0", 6)]
+    assert sorted(row for row in rows if row[0] < 0) == [(-1, "w0", 6), (-1, "w1", 5), (-1, "w2", 3), (-1, "w3", 5)], "each was woken once"
