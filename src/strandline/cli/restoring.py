@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from strandline.cli.confirming import confirm
@@ -10,8 +10,12 @@ from strandline.cli.output import reporter
 from strandline.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.model.definition import Pipeline
+    from strandline.model.savepoint import Savepoint
     from strandline.project.config import Project
+    from strandline.runtime.rehearsal import Rehearsal
     from strandline.runtime.strands import Restoration
 
 
@@ -27,11 +31,13 @@ def confirmed_restoration(
     new_strand: bool,
     claim: bool,
     yes: bool,
+    dropped: Collection[str] = (),
+    session: Callable[[], SparkSession] | None = None,
 ) -> Restoration | None:
     """None when no restore was asked for."""
     wanted = [name for name, given in (("--from-savepoint", savepoint), ("--from-checkpoint", batch)) if given is not None]
     if not wanted:
-        _refuse_lonely(pipeline.name, tables, map_paths, claim)
+        _refuse_lonely(pipeline.name, tables, map_paths, claim, dropped)
         return None
     if len(wanted) > 1 or new_strand:
         raise UsageError(
@@ -59,7 +65,10 @@ def confirmed_restoration(
     inputs = PathMap.parse(project, map_paths)
     if savepoint is not None:
         archive = find_archive(project, pipeline.name, savepoint)
-        found = plan_from_savepoint(project, pipeline, ledger, archive, chosen, claim=claim, again=again, inputs=inputs)
+        code = _rehearsed(project, pipeline, archive.read(), session)
+        found = plan_from_savepoint(
+            project, pipeline, ledger, archive, chosen, claim=claim, again=again, inputs=inputs, dropped=dropped, code=code
+        )
     else:
         assert batch is not None
         found = plan_from_checkpoint(project, pipeline, ledger, batch, chosen, again=again, inputs=inputs)
@@ -79,9 +88,20 @@ def confirm_plan(yes: bool) -> None:
     confirm("apply it?", "the plan is only applied when it is confirmed", yes=yes)
 
 
-def _refuse_lonely(pipeline: str, tables: str | None, map_paths: Sequence[str], claim: bool) -> None:
+def _rehearsed(project: Project, pipeline: Pipeline, saved: Savepoint, session: Callable[[], SparkSession] | None) -> Rehearsal | None:
+    """What the code declares; only asked, since Spark is needed for it, where state has to fit it."""
+    from strandline.model.savepoint import SavepointType
+    from strandline.runtime.rehearsal import rehearse
+
+    keyed = any(not operator.get("native") for operator in saved.operators)
+    if session is None or not (keyed or saved.type is SavepointType.CANONICAL):
+        return None
+    return rehearse(session(), project, pipeline)
+
+
+def _refuse_lonely(pipeline: str, tables: str | None, map_paths: Sequence[str], claim: bool, dropped: Collection[str]) -> None:
     """Options that mean something only beside a restore must not be taken for one."""
-    given = {"--tables": tables is not None, "--map-path": bool(map_paths), "--claim": claim}
+    given = {"--tables": tables is not None, "--map-path": bool(map_paths), "--claim": claim, "--allow-dropped-state": bool(dropped)}
     lonely = next((option for option, there in given.items() if there), None)
     if lonely is not None:
         raise UsageError(

@@ -15,6 +15,8 @@ from strandline.cli.savepoint import asker
 from strandline.model.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.model.definition import Pipeline
     from strandline.project.config import Project
     from strandline.runtime.options import Allowances, RunLimit
@@ -64,6 +66,14 @@ def run(
     claim: Annotated[
         bool, typer.Option("--claim/--no-claim", help="Dispose of the savepoint once the new strand has completed a batch.")
     ] = False,
+    allow_dropped_state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-dropped-state",
+            help="Leave the saved state of this operator behind (NAME.timers: only its timers).",
+            metavar="NAME",
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the plan of a restore without asking.")] = False,
     profile: ProfileOption = None,
     as_json: JsonOption = False,
@@ -73,25 +83,29 @@ def run(
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
     from strandline.runtime.options import Allowances
+    from strandline.runtime.session import EarlySession
 
     limit = run_limit(f"strandline run {pipeline}", available_now, duration, batches)
     project = load_project(profile=profile)
     declared = load_pipeline(project, pipeline)
-    restoration = confirmed_restoration(
-        project,
-        declared,
-        from_savepoint,
-        from_checkpoint,
-        tables,
-        start_table or (),
-        map_path or (),
-        new_strand=new_strand,
-        claim=claim,
-        yes=yes,
-    )
     gaps = frozenset(map(Gap.parse, accept_gap or ()))
-    allow = Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration)
-    run_and_tell(project, declared, limit, allow, as_json=as_json)
+    with EarlySession(project, pipeline, reporter().say) as early:
+        restoration = confirmed_restoration(
+            project,
+            declared,
+            from_savepoint,
+            from_checkpoint,
+            tables,
+            start_table or (),
+            map_path or (),
+            new_strand=new_strand,
+            claim=claim,
+            yes=yes,
+            dropped=allow_dropped_state or (),
+            session=early.session,
+        )
+        allow = Allowances(take_over, new_strand, frozenset(start_table or ()), gaps, restoration)
+        run_and_tell(project, declared, limit, allow, as_json=as_json, session=early.started)
 
 
 def run_limit(command: str, available_now: bool, duration: str | None, batches: int | None) -> RunLimit:
@@ -107,14 +121,16 @@ def run_limit(command: str, available_now: bool, duration: str | None, batches: 
     return limits[0] if limits else Continuous()
 
 
-def run_and_tell(project: Project, pipeline: Pipeline, limit: RunLimit, allow: Allowances, *, as_json: bool) -> None:
+def run_and_tell(
+    project: Project, pipeline: Pipeline, limit: RunLimit, allow: Allowances, *, as_json: bool, session: SparkSession | None = None
+) -> None:
     from strandline.ledger import ledger_of
     from strandline.runtime.run import run_pipeline
     from strandline.savepoints.attending import savepoint_keeper
 
     watcher = reporter()
     keeper = savepoint_keeper(project, ledger_of(project), watcher)
-    summary = run_pipeline(project, pipeline, limit, watcher, allow=allow, hire=[keeper])
+    summary = run_pipeline(project, pipeline, limit, watcher, allow=allow, session=session, hire=[keeper])
     if isinstance(watcher, LiveReporter):
         watcher.finish()
     if as_json:

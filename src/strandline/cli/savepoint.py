@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from strandline.cli.options import JsonOption, ProfileOption
 from strandline.cli.output import print_json, print_table, reporter
-from strandline.model.errors import SavepointDamaged
+from strandline.model.errors import SavepointDamaged, UsageError
 from strandline.model.sizes import human_bytes
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def asker() -> str:
 
 def create(
     pipeline: PipelineArgument,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--type",
+            help="native: Spark's own files, fast. canonical: state decoded to Parquet, for other partitions, buckets or state schemas.",
+            metavar="native|canonical",
+        ),
+    ] = "native",
     note: Annotated[str, typer.Option("--note", help="Why it is taken.")] = "",
     at: Annotated[int | None, typer.Option("--at", help="Of this batch; without it, of the newest.", min=0, metavar="BATCH")] = None,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for a running pipeline.", metavar="DURATION")] = "5 minutes",
@@ -57,6 +66,7 @@ def create(
     """Take a savepoint. A running pipeline takes it itself and goes on meanwhile; one that rests is read from its checkpoint."""
     from strandline.ledger import ledger_of
     from strandline.ledger.requests import SAVEPOINT
+    from strandline.model.savepoint import SavepointType
     from strandline.model.times import parse_duration
     from strandline.project.config import load_project
     from strandline.project.loader import load_pipeline
@@ -66,18 +76,23 @@ def create(
     from strandline.savepoints.taking import Taker, Wish
 
     patience = parse_duration(wait)
+    if kind not in [known.value for known in SavepointType]:
+        raise UsageError(
+            f"--type {kind} is unknown; there are {' and '.join(known.value for known in SavepointType)}",
+            next_command=f"strandline savepoint create {pipeline} --type canonical",
+        )
     project = load_project(profile=profile)
     declared = load_pipeline(project, pipeline)
     ledger = ledger_of(project)
     say = reporter().say
-    wish = Wish(asker(), note=note, at=at)
+    wish = Wish(asker(), SavepointType(kind), note, at)
     holder = running_attempt(ledger, pipeline)
     if holder is not None:
         taken = ask(ledger, holder, SAVEPOINT, wish, patience, say)
         saved = find_archive(project, pipeline, taken).read()
     else:
         with SessionTags(project, f"{pipeline}-savepoint", say) as tags:
-            saved = Taker(project, declared, ledger, tags, say).take(wish)
+            saved = Taker(project, declared, ledger, tags, say, engine=tags.session).take(wish)
     print_savepoint(saved, as_json)
 
 
@@ -260,6 +275,10 @@ def stop_wish() -> Wish:
     return Wish(asker(), note="stop with savepoint")
 
 
+def _operator(told: Mapping[str, Any]) -> str:
+    return f"{told['name']} ({told['keys']} keys)" if "keys" in told else str(told["name"])
+
+
 def print_savepoint(saved: Savepoint, as_json: bool) -> None:
     if as_json:
         facts: dict[str, Any] = asdict(saved)
@@ -272,7 +291,7 @@ def print_savepoint(saved: Savepoint, as_json: bool) -> None:
         ("taken", f"{saved.created_at} by {saved.created_by}" + (f": {saved.note}" if saved.note else "")),
         ("sources", f"after {saved.positions.human(None)}"),
         ("state", f"{saved.type.value}, {len(saved.files)} files, {human_bytes(saved.size)}"),
-        ("operators", ", ".join(str(operator["name"]) for operator in saved.operators)),
+        ("operators", ", ".join(map(_operator, saved.operators))),
         ("code", saved.code),
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(saved.versions.items()))),
     ]

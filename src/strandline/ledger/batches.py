@@ -49,6 +49,13 @@ class Batches:
             found = connection.execute(query).scalar_one()
         return None if found is None else int(found)
 
+    def span(self, pipeline: str, strand: str) -> tuple[int, int] | None:
+        """The first and the last batch that is known; None when none is."""
+        with self._transaction() as connection:
+            query = select(func.min(batches.c.batch), func.max(batches.c.batch))
+            first, last = connection.execute(query.where(batches.c.pipeline == pipeline, batches.c.strand == strand)).one()
+        return None if first is None else (int(first), int(last))
+
     def inherit(self, record: BatchRecord) -> None:
         """A batch that a strand did not run itself: the one it goes on from."""
         with self._transaction() as connection:

@@ -42,6 +42,9 @@ class CrashPoint(str, Enum):
     EXPORT_COPIED = "export-copied"  # every file of an export is there, its manifests are not
     IMPORT_LANDED = "import-landed"  # the tables' files are in the warehouse, the catalog does not know
     IMPORT_REGISTERED = "import-registered"  # the catalog knows the tables, the savepoint is not complete
+    SEED_BEGUN = "seed-begun"  # a strand from a canonical savepoint: its batch 0 is planned, without input
+    SEED_LOADED = "seed-loaded"  # the state is in and batch 0 completed, the sources' position is not there yet
+    SEED_POSITIONED = "seed-positioned"  # the position is there too, what it was made of is not removed yet
 
 
 def reach(point: CrashPoint, batch: int | None = None) -> None:

@@ -25,6 +25,7 @@ class SavepointType(str, Enum):
     """How state is kept."""
 
     NATIVE = "native"  # as Spark's own files
+    CANONICAL = "canonical"  # decoded, as Parquet files in the declared types
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ class Claims:
         start, at = self._enters(chain.sink.name, seen), chain.table.head_id()
         if start is None or self.origin is None:
             return None
-        if self.checkpoint.next_batch != self.origin.batch + 1:
+        if self.checkpoint.next_batch != self.origin.begins_after + 1:
             if seen is not None and seen.holder.id == PUBLISHED_BY:
                 raise Fenced(
                     f"branch '{self.branch}' of table '{chain.sink.name}' was published: '{self.identity.pipeline}' has nothing to write to any more",

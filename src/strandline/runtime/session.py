@@ -128,6 +128,28 @@ def start_session(project: Project, name: str, log_file: Path, say: Callable[[st
     return spark
 
 
+class EarlySession:
+    """Spark for what must be known before a run is begun; whoever runs afterwards goes on in it."""
+
+    def __init__(self, project: Project, name: str, say: Callable[[str], None]) -> None:
+        self._project, self._name, self._say = project, name, say
+        self.started: SparkSession | None = None
+
+    def __enter__(self) -> EarlySession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.started is not None:
+            self.started.stop()
+
+    def session(self) -> SparkSession:
+        if self.started is None:
+            log_file = self._project.logs / f"{self._name}-restore.log"
+            self._say(f"starting Spark, log in {log_file}")
+            self.started = start_session(self._project, self._name, log_file, self._say)
+        return self.started
+
+
 def _prepare_folders(project: Project, log_file: Path) -> None:
     for folder in (log_file.parent, project.catalog_file.parent, *_local_folders(project)):
         try:

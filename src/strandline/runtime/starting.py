@@ -42,6 +42,7 @@ from strandline.runtime.positions import Positions
 from strandline.runtime.protocol import CommitProtocol, Identity, Prover, TableChain, commit_record
 from strandline.runtime.provision import provision
 from strandline.runtime.reporting import Reporter
+from strandline.runtime.seeding import Seeding
 from strandline.runtime.sources import SourceReader, readers_of
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, branch_of, strand_origin
@@ -219,7 +220,8 @@ def _new_place(
             restoration.lay_out(new.storage)
             new.storage.write(STRAND_FILE, restoration.origin.encode())
     new.give_identity()
-    restored = restoration.origin.batch if restoration is not None else -1
+    origin = restoration.origin if restoration is not None else None
+    restored = origin.batch if origin is not None and origin.place is None else -1  # a seed is loaded by Spark, and checked then
     if restored >= 0 and (found := verify(new, restored)).answer is not Answer.YES:
         raise CheckpointDamaged(
             f"the restored checkpoint {new.location} is not complete: {found.because}", next_command="the same command again"
@@ -245,6 +247,7 @@ def start(
     savepoint = registered.origin.savepoint if registered.origin is not None else ""
     identity = Identity(pipeline.name, registered.strand, Holder(attempt.number, attempt.id), attempt.code, savepoint)
     readers = registered.readers
+    Seeding(spark, pipeline, checkpoint, readers, attempt, reporter).settle()
     lateness = LateWatermark(checkpoint.location, attempt.number)
     lateness.set(checkpoint.late_watermark_ms(checkpoint.next_batch()))
     facts = facts_of(checkpoint)
@@ -264,11 +267,11 @@ def start(
     if facts.last_planned is not None:
         positions.after(facts.last_planned)  # a damaged offsets file is reported before anything is claimed
     last = positions.after(facts.next_batch - 1) or ORIGIN
-    first = registered.origin is not None and facts.next_batch == registered.origin.batch + 1
+    first = registered.origin is not None and facts.next_batch == registered.origin.begins_after + 1
     if registered.origin is not None and first and facts.next_batch > 0 and ledger.batches.newest(pipeline.name, registered.strand) is None:
         place = json.dumps(last.to_json())
         ledger.batches.inherit(
-            BatchRecord(pipeline.name, registered.strand, registered.origin.batch, attempt.number, place, place, last.digest, {})
+            BatchRecord(pipeline.name, registered.strand, registered.origin.begins_after, attempt.number, place, place, last.digest, {})
         )
     parent = (registered.origin.parent or None) if registered.origin is not None else None
     inputs.take_up(last, facts.next_batch, registered.witnessed_topics, allow.accept_gaps, parent)

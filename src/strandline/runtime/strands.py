@@ -14,7 +14,7 @@ from strandline.tables.view import MAIN
 
 FILE = "strandline-strand.json"
 STRAND_VERSION = 2
-"""2: kind, branch, publication."""
+"""2: place, kind, branch, publication."""
 
 RESTORE, FORK, PUBLISH = "restore", "fork", "publish"
 
@@ -61,6 +61,13 @@ class StrandOrigin:
     """Where the strand writes."""
     publishes: Published | None = None
     """The branch that ends where this strand begins."""
+    place: int | None = None
+    """The batch of this strand that equals the parent's `batch`; None when it has the same number."""
+
+    @property
+    def begins_after(self) -> int:
+        """The batch of this strand that it did not run on input of its own."""
+        return self.batch if self.place is None else self.place
 
     def encode(self) -> bytes:
         return json.dumps({"version": STRAND_VERSION, **asdict(self)}, indent=1).encode()

@@ -39,7 +39,7 @@ Work: TypeAlias = Callable[[], None]
 def savepoint_keeper(project: Project, ledger: Ledger, reporter: Reporter) -> Hire:
     def hire(spark: SparkSession, started: Started) -> SavepointKeeper:
         tags = JvmTags(spark, project.profile.catalog.name)
-        return SavepointKeeper(project, started, ledger, tags, reporter, strand_origin(started.checkpoint))
+        return SavepointKeeper(project, started, ledger, tags, reporter, strand_origin(started.checkpoint), spark)
 
     return hire
 
@@ -54,6 +54,7 @@ class SavepointKeeper:
     tags: JvmTags
     reporter: Reporter
     origin: StrandOrigin | None
+    spark: SparkSession
     _owed: list[Request] = field(default_factory=list)
     _next_look: float = 0.0
     _busy: threading.Thread | None = None
@@ -67,7 +68,7 @@ class SavepointKeeper:
     def look(self, completed: int) -> None:
         if completed < 0 or (self._busy is not None and self._busy.is_alive()):
             return
-        if self.origin is not None and self.origin.claim and completed > self.origin.batch:
+        if self.origin is not None and self.origin.claim and completed > self.origin.begins_after:
             claimed, self.origin = self.origin, None
             self._begin(lambda: self._release(claimed.savepoint))
         elif hot := [request for request in self._owed if request.kind == SAVEPOINT]:
@@ -94,9 +95,7 @@ class SavepointKeeper:
             self.ledger.requests.report(request.id, text)
 
         try:
-            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, say, self.started.checkpoint).take(
-                Wish.decode(request.wish)
-            )
+            saved = self._taker(say).take(Wish.decode(request.wish))
             answer = {"savepoint": saved.id}
             self.reporter.say(f"savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
         except StrandlineError as error:
@@ -107,13 +106,15 @@ class SavepointKeeper:
             self.reporter.say(f"the savepoint failed: {error}")
         self.ledger.requests.answer(request.id, json.dumps(answer))
 
+    def _taker(self, say: Callable[[str], None]) -> Taker:
+        started = self.started
+        return Taker(self.project, started.pipeline, self.ledger, self.tags, say, started.checkpoint, lambda: self.spark)
+
     def _take_scheduled(self) -> None:
         name, policy = self.started.pipeline.name, self.started.pipeline.savepoint
         assert policy is not None
         try:
-            saved = Taker(self.project, self.started.pipeline, self.ledger, self.tags, lambda text: None, self.started.checkpoint).take(
-                Wish(BY_SCHEDULE)
-            )
+            saved = self._taker(lambda text: None).take(Wish(BY_SCHEDULE))
             self.reporter.say(f"scheduled savepoint {saved.id} of batch {saved.batch} is complete ({human_bytes(saved.size)})")
             for old in superseded(policy, self.ledger.savepoints.of_pipeline(name), utc_now()):
                 dispose(self.project, name, old.id, self.ledger, self.tags, by=BY_SCHEDULE)

@@ -41,5 +41,6 @@ def dispose(
 
 
 def _has_own_batch(ledger: Ledger, strand: StrandRecord) -> bool:
-    newest = ledger.batches.newest(strand.pipeline, strand.strand)
-    return newest is not None and strand.parent_batch is not None and newest > strand.parent_batch
+    """The first batch that the ledger knows is the one that the strand goes on from."""
+    known = ledger.batches.span(strand.pipeline, strand.strand)
+    return known is not None and known[1] > known[0]

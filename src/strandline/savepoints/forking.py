@@ -23,7 +23,7 @@ from strandline.tables.view import MAIN
 START = "start"
 """Instead of a savepoint or a batch: no state, every source from its beginning."""
 
-_NOTHING = Source("", -1, "", ORIGIN, {}, 0, frozenset(), frozenset())
+_NOTHING = Source("", -1, "", ORIGIN, {}, 0, 0, frozenset(), frozenset())
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class ForkPlan:
         if self.fork.into.table:
             starts = {self.fork.into.table: TableStart(None)}
         source = self.source
-        origin = StrandOrigin(source.strand, source.batch, source.savepoint, False, starts, FORK, self.fork.into.branch or MAIN)
+        branch = self.fork.into.branch or MAIN
+        origin = StrandOrigin(source.strand, source.batch, source.savepoint, False, starts, FORK, branch, place=source.place)
         return Restoration(origin, source.lay_out)
 
     def human(self) -> list[str]:
@@ -50,9 +51,7 @@ class ForkPlan:
         saved = f" (savepoint {source.savepoint})" if source.savepoint else ""
         lines = [f"'{fork.name}' is a fork of '{fork.parent}' from {place}{saved}; '{fork.parent}' itself goes on undisturbed"]
         if source.strand:
-            lines.append(
-                f"state: {len(source.files)} files, {human_bytes(source.size)}; sources go on after {source.positions.human(None)}"
-            )
+            lines.append(f"state: {source.count} files, {human_bytes(source.size)}; sources go on after {source.positions.human(None)}")
         if fork.until is not None:
             lines.append(f"it ends at {fork.until}: what is there or later is left out")
         for plan in self.tables:

@@ -52,7 +52,7 @@ def _recorded_after(table: str, witness: Witness | None, place: int, pipeline: s
     for number, (strand, limit) in reversed(list(enumerate(links))):
         if number > place:
             continue
-        after = reached if number == place else (links[number + 1][1] if number + 1 < len(links) else -1)
+        after = reached if number == place else -1  # a strand's own batches alone; the one it goes on from is recorded without rows
         for batch, record in sorted(ledger.batches.between(pipeline, strand, after, limit + 1).items()):
             if record.rows_by_table.get(table, 0) > 0:
                 return batch

@@ -21,12 +21,16 @@ from strandline.model.errors import ChainBroken, CheckpointDamaged, NotFound, Sa
 from strandline.model.fence import latest
 from strandline.model.fork import checked_branch
 from strandline.model.offsets import Offsets
+from strandline.model.savepoint import SavepointType
 from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
+from strandline.runtime.rehearsal import Rehearsal
+from strandline.runtime.seeding import PLACE
 from strandline.runtime.strands import FILE as STRAND_FILE
 from strandline.runtime.strands import Restoration, StrandOrigin, TableStart, branch_of, strand_origin
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
+from strandline.savepoints.fitting import Moved, check_native_state, decoded_state
 from strandline.savepoints.holding import links_of, why_not
 from strandline.savepoints.input_paths import AS_THEY_ARE, PathMap, check_inputs
 from strandline.tables.catalog import EmbeddedCatalog
@@ -104,6 +108,8 @@ class RestorePlan:
     state_files: int
     state_bytes: int
     tables: tuple[TablePlan, ...]
+    state: tuple[str, ...] = ()
+    """What happens to the state of each operator, where that is more than to go on."""
 
     def human(self) -> list[str]:
         """The plan as an operator reads it."""
@@ -112,7 +118,7 @@ class RestorePlan:
             f"'{self.pipeline}' goes on from batch {self.batch} of {what} (strand {self.strand}) as a new strand; older attempts are fenced",
             f"state: {self.state_files} files, {human_bytes(self.state_bytes)}; sources go on after {self.positions.human(None)}",
         ]
-        return lines + [_told(table) for table in self.tables]
+        return lines + [*self.state] + [_told(table) for table in self.tables]
 
 
 def _told(plan: TablePlan) -> str:
@@ -140,6 +146,7 @@ class Source:
     savepoint: str
     positions: Offsets
     files: Mapping[str, Callable[[], bytes]]
+    count: int
     size: int
     operators: frozenset[str]
     """Files that hold absolute paths of the checkpoint."""
@@ -151,15 +158,28 @@ class Source:
     """The tables' snapshots after the batch, where something names them."""
     inputs: PathMap = AS_THEY_ARE
     """Where input folders are now."""
+    seed: Callable[[Storage, Moved], None] | None = None
+    """Lays out decoded state, which Spark will load, in place of the files."""
+    state: tuple[str, ...] = ()
+    """What happens to the state, for the plan."""
 
     def lay_out(self, storage: Storage) -> None:
+        if self.seed is not None:
+            self.seed(storage, self._moved)
+            return
         for path, content in self.files.items():
             if path in self.operators:
                 storage.write(path, relocate_operator(content(), storage.location))
-            elif path in self.logs:
-                storage.write(path, self.inputs.apply(content()))
             elif path not in _IDENTITY:
-                storage.write(path, content())
+                storage.write(path, self._moved(path, content()))
+
+    def _moved(self, path: str, content: bytes) -> bytes:
+        return self.inputs.apply(content) if path in self.logs else content
+
+    @property
+    def place(self) -> int | None:
+        """The batch of the new strand that equals this one; None when it keeps its number."""
+        return None if self.seed is None else PLACE
 
     def read_logs(self) -> list[bytes]:
         return [self.files[path]() for path in sorted(self.logs)]
@@ -181,23 +201,34 @@ def plan_from_savepoint(
     claim: bool = False,
     again: Collection[str] = (),
     inputs: PathMap = AS_THEY_ARE,
+    dropped: Collection[str] = (),
+    code: Rehearsal | None = None,
 ) -> Restore:
     """What a restore would do.
 
     Args:
         again: outputs that may begin at the restored batch, whatever they hold.
         inputs: folders of input files that are elsewhere now.
+        dropped: operators whose saved state may be left behind; ``OPERATOR.timers`` for their timers alone.
+        code: what the pipeline declares now. Without it, state that does not fit is found out when the run starts.
     """
     if claim and archive.location != archive_of(project, pipeline.name, archive.read().id).location:
         raise UsageError(
             f"{archive.location} lies outside of this project's savepoints, so it cannot be claimed",
             next_command=f"strandline run {pipeline.name} --from-savepoint {archive.location} --tables {tables}",
         )
-    source = replace(saved_source(project, pipeline, archive, again), inputs=inputs)
+    source = replace(saved_source(project, pipeline, archive, again, dropped, code), inputs=inputs)
     return plan_restore(project, pipeline, ledger, source, tables, again, claim)
 
 
-def saved_source(project: Project, pipeline: Pipeline, archive: Archive, again: Collection[str] = ()) -> Source:
+def saved_source(
+    project: Project,
+    pipeline: Pipeline,
+    archive: Archive,
+    again: Collection[str] = (),
+    dropped: Collection[str] = (),
+    code: Rehearsal | None = None,
+) -> Source:
     """Every file is checked against the manifest first: nothing is planned on a damaged savepoint."""
     saved = archive.read()
     if saved.pipeline != pipeline.name:
@@ -218,12 +249,18 @@ def saved_source(project: Project, pipeline: Pipeline, archive: Archive, again: 
         saved.id,
         saved.positions,
         {path: lambda file=file: archive.content(file) for path, file in files.items()},  # type: ignore[misc]
+        len(saved.files),
         saved.size,
         frozenset(path for path, file in files.items() if file.kind == FileKind.OPERATOR.value),
         frozenset(path for path, file in files.items() if file.kind == FileKind.SOURCE_LOG.value),
         saved.branch,
         {table.name: table.snapshot for table in saved.tables},
     )
+    if saved.type is SavepointType.CANONICAL:
+        decoded = decoded_state(saved, archive, pipeline, dropped, code)
+        source = replace(source, seed=decoded.lay_out, state=decoded.told)
+    else:
+        check_native_state(saved, archive, project, pipeline, dropped, code)
     catalog = EmbeddedCatalog(project)
     for table in saved.tables:
         view = catalog.find(table.name)
@@ -273,6 +310,7 @@ def kept_source(project: Project, pipeline: Pipeline, ledger: Ledger, batch: int
         "",
         Offsets.from_json(json.loads(known.offsets_end)),
         content,
+        len(content),
         sum(file.size or 0 for file in needed),
         frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR),
         frozenset(file.path for file in needed if file.kind is FileKind.SOURCE_LOG),
@@ -299,10 +337,12 @@ def plan_restore(
     _check_deliveries(pipeline, ledger, links, again)
     tables = plan_tables(project, pipeline, ledger, source, choice, again)
     shown = RestorePlan(
-        pipeline.name, source.strand, source.batch, source.savepoint, source.positions, len(source.files), source.size, tables
+        pipeline.name, source.strand, source.batch, source.savepoint, source.positions, source.count, source.size, tables, source.state
     )
     starts = {table.table: table.start for table in tables}
-    origin = StrandOrigin(source.strand, source.batch, source.savepoint, claim, starts, branch=choice.branch or source.branch)
+    origin = StrandOrigin(
+        source.strand, source.batch, source.savepoint, claim, starts, branch=choice.branch or source.branch, place=source.place
+    )
     return Restore(shown, Restoration(origin, source.lay_out))
 
 

@@ -1,4 +1,4 @@
-"""Work on tables for a pipeline that is not running: Spark is started when it is first needed."""
+"""Spark for a pipeline that is not running, started when it is first needed: to name snapshots, to register tables, to read state."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class SessionTags(_LazySession):
 
     def drop_branch(self, table: str, branch: str) -> None:
         self._tags().drop_branch(table, branch)
+
+    def session(self) -> SparkSession:
+        """To read state."""
+        return self._spark()
 
     def _tags(self) -> JvmTags:
         return JvmTags(self._spark(), self._project.profile.catalog.name)

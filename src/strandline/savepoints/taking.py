@@ -16,19 +16,20 @@ from __future__ import annotations
 import json
 import platform
 import secrets
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandline.checkpoints.checkpoint import Checkpoint
+from strandline.checkpoints.needed import NeededFile
 from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.requirements import needed_by
 from strandline.ledger import Ledger
 from strandline.ledger.records import BatchRecord, SavepointRecord, SavepointState
 from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline
-from strandline.model.errors import ChainBroken, CheckpointVanished, NotFound, Refused
+from strandline.model.errors import ChainBroken, CheckpointDamaged, CheckpointVanished, NotFound, Refused
 from strandline.model.offsets import Offsets
 from strandline.model.savepoint import SavedFile, SavedTable, SavedTopic, Savepoint, SavepointType
 from strandline.model.sizes import human_bytes
@@ -40,10 +41,14 @@ from strandline.runtime.liveness import this_process
 from strandline.runtime.strands import branch_of, strand_origin
 from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
 from strandline.savepoints.batches import restartable
+from strandline.savepoints.canonical import needed_for_positions, refuse_native_operators, save_operators
 from strandline.savepoints.holding import links_of, why_not
 from strandline.savepoints.leftovers import half_made, settle, undo
 from strandline.savepoints.removing import Tagger
 from strandline.tables.catalog import EmbeddedCatalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TAKE_TRIES = 3
 """A running pipeline may let go of an old batch while it is copied; a newer one is taken then."""
@@ -85,6 +90,8 @@ class Taker:
     say: Say
     checkpoint: Checkpoint | None = None
     """The one to read; without it, the one that counts now."""
+    engine: Callable[[], SparkSession] | None = None
+    """Who reads state that is to be decoded."""
 
     def take(self, wish: Wish) -> Savepoint:
         for leftover in half_made(self.ledger, self.pipeline.name):
@@ -104,6 +111,8 @@ class Taker:
         strand, known = restartable(checkpoint, self.ledger, name, wish.at, f"strandline savepoint create {name} --at")
         batch = known.batch
         savepoint = self._facts(wish, checkpoint, known)
+        if wish.type is SavepointType.CANONICAL:
+            refuse_native_operators(name, savepoint.operators)
         archive = archive_of(self.project, self.pipeline.name, savepoint.id)
         record = SavepointRecord(
             savepoint.id,
@@ -125,10 +134,12 @@ class Taker:
                 if table.snapshot is not None:
                     self.tagger.tag(table.name, savepoint.tag, table.snapshot)
             reach(CrashPoint.SAVEPOINT_TAGGED, batch)
-            files = self._copy(checkpoint, batch, archive)
+            content = (
+                self._decode(checkpoint, batch, archive) if wish.type is SavepointType.CANONICAL else self._copy(checkpoint, batch, archive)
+            )
             reach(CrashPoint.SAVEPOINT_COPIED, batch)
             self._still_wanted(savepoint.id)
-            complete = Savepoint(**{**vars(savepoint), "files": tuple(files)})
+            complete = replace(savepoint, **content)
             digest = archive.seal(complete)
             reach(CrashPoint.SAVEPOINT_SEALED, batch)
         except BaseException as error:
@@ -199,9 +210,28 @@ class Taker:
                 found.append(SavedTopic(output, last.topic_id, min(last.batch, batch)))
         return tuple(found)
 
-    def _copy(self, checkpoint: Checkpoint, batch: int, archive: Archive) -> list[SavedFile]:
+    def _copy(self, checkpoint: Checkpoint, batch: int, archive: Archive) -> dict[str, Any]:
+        return {"files": tuple(self._copied(needed_by(checkpoint, batch), checkpoint, archive))}
+
+    def _decode(self, checkpoint: Checkpoint, batch: int, archive: Archive) -> dict[str, Any]:
+        """Positions as they are, state as Parquet."""
+        kept = self._copied(needed_for_positions(needed_by(checkpoint, batch), batch), checkpoint, archive)
+        records = operator_records(checkpoint)
+        if not records:
+            return {"files": tuple(kept)}
+        assert self.engine is not None, "state is decoded by Spark"
+        try:
+            files, operators = save_operators(self.engine(), checkpoint, batch, records, self.pipeline.name, archive)
+        except CheckpointDamaged as error:
+            if batch in checkpoint.completed():
+                raise
+            raise self._vanished(f"state of batch {batch}") from error
+        for operator in operators:
+            self.say(f"{operator['name']}: {operator['keys']} keys")
+        return {"files": (*kept, *files), "operators": tuple(operators)}
+
+    def _copied(self, needed: Sequence[NeededFile], checkpoint: Checkpoint, archive: Archive) -> list[SavedFile]:
         kept, size = [], 0
-        needed = needed_by(checkpoint, batch)
         for number, file in enumerate(needed, 1):
             content = None if file.problem is not None else checkpoint.storage.read(file.path)
             if content is None:

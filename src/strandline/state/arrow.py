@@ -148,10 +148,10 @@ def _values(array: pa.Array, kind: Type) -> list[Any]:
     return _scalars(array, kind.name)
 
 
-def _flat(array: pa.Array, inner: pa.Array, kind: Type) -> list[Any]:
+def _flat(array: pa.Array, inner: pa.Array, kind: Type, values: Callable[[pa.Array, Type], list[Any]] | None = None) -> list[Any]:
     """The values inside of all lists, one after the other; of a slice only what is in it."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return _values(inner.slice(first, last - first), kind)
+    return (values or _values)(inner.slice(first, last - first), kind)
 
 
 def _cut(array: pa.Array, flat: list[Any]) -> list[list[Any]]:
@@ -166,6 +166,26 @@ def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
             if not valid:
                 values[at] = None
     return values
+
+
+def plain_of(array: pa.Array, kind: Type) -> list[Any]:
+    """Values as `Codec.to_plain` gives them, without a detour over Python's own."""
+    import pyarrow as pa
+
+    if isinstance(kind, StructOf):
+        columns = [plain_of(array.field(at), field.type) for at, field in enumerate(kind.fields)]
+        return _with_nulls(array, list(map(list, zip(*columns, strict=True) if columns else repeat((), len(array)))))
+    if isinstance(kind, MapOf):
+        keys, values = (_flat(array, inner, each, plain_of) for inner, each in ((array.keys, kind.key), (array.items, kind.value)))
+        pairs = zip(_cut(array, keys), _cut(array, values), strict=True)
+        return _with_nulls(array, [[[key, value] for key, value in zip(k, v, strict=True)] for k, v in pairs])
+    if isinstance(kind, ArrayOf):
+        return _with_nulls(array, _cut(array, _flat(array, array.values, kind.element, plain_of)))
+    if isinstance(kind, DecimalOf):
+        return [None if number is None else str(number) for number in array.to_pylist()]
+    if kind.name in ("timestamp", "timestamp_ntz"):
+        return list(array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()).to_pylist())
+    return list((array.view(pa.int32()) if kind.name == "date" else array).to_pylist())
 
 
 def _scalars(array: pa.Array, name: str) -> list[Any]:
@@ -219,6 +239,8 @@ def _array(values: Sequence[Any], kind: Type) -> pa.Array:
     import pyarrow as pa
 
     wanted = arrow_type(kind)
+    if isinstance(kind, StructOf | ArrayOf | MapOf) and values.count(None) == len(values):
+        return pa.nulls(len(values), wanted)
     if isinstance(kind, StructOf):
         nothing = (None,) * len(kind.fields)
         columns = list(zip(*(nothing if value is None else value for value in values), strict=True)) or [()] * len(kind.fields)

@@ -22,7 +22,7 @@ from strandline.state.agenda import Agenda
 from strandline.state.binding import bind
 from strandline.state.codec import pack, unpack
 from strandline.state.context import CLOCKS, BucketContext
-from strandline.state.control import ControlTables
+from strandline.state.control import ControlTables, control_key
 from strandline.state.declarations import KeyedProcess
 from strandline.state.entry import Entry
 from strandline.state.facts import AGENDAS, FACTS_KEY, BucketFacts
@@ -176,6 +176,23 @@ class Bucket:
                 self._let_go()
         self._write()
 
+    def put_back(self, entries: Iterable[tuple[bytes, bytes]], control: Mapping[str, bytes]) -> None:
+        """State that was saved: keys with their whole entries under the present layout, and control data. Nothing is judged or cleaned."""
+        table, by_key = self._table, dict(entries)
+        table.expect(table.count + len(by_key))
+        by_page: dict[int, list[bytes]] = {}
+        for packed in by_key:
+            by_page.setdefault(table.number_of(packed), []).append(packed)
+        for number, page in self._visit(dict.fromkeys(by_page)):
+            for packed in by_page[number]:
+                before = self._open(packed, page)
+                self._entry.cells = unpack(by_key[packed])
+                self._entry.dirty = True
+                self._keep(number, page, before)
+        if control:
+            self._store.put_many([(control_key(name), content) for name, content in control.items()])
+        self._write()
+
     def _next_wake(self) -> int | None:
         """The next moment worth a look, on the processing clock if the processor uses it, else on the event clock.
 
@@ -292,9 +309,12 @@ class Bucket:
         return [cell is None for cell in cells]
 
     def _close(self, number: int, page: Page, before: Any) -> None:
-        entry = self._entry
         for handle in self._mortal:
             self.measures.expired += handle.clean()
+        self._keep(number, page, before)
+
+    def _keep(self, number: int, page: Page, before: Any) -> None:
+        entry = self._entry
         for handle in self._containers:
             handle.close()
         cells = entry.cells

@@ -21,6 +21,16 @@ SNAPSHOT = "_snapshot"
 """Rows with this column are a whole table as of that snapshot, and take the place of all that was known; `sl.snapshots` makes them."""
 
 
+def control_key(name: str) -> bytes:
+    """The store's key of a control table."""
+    return b"c" + name.encode()
+
+
+def control_name(store_key: bytes) -> str | None:
+    """The other way round; None for what is no control data."""
+    return store_key[1:].decode() if store_key[:1] == b"c" else None
+
+
 class ControlTable:
     """One control stream: rows by the value of a column, the newest counts."""
 
@@ -36,7 +46,7 @@ class ControlTable:
 
     @property
     def store_key(self) -> bytes:
-        return b"c" + self.name.encode()
+        return control_key(self.name)
 
     def restore(self, stored: bytes | None) -> None:
         self._rows = {} if stored is None else unpack(stored)

@@ -188,17 +188,22 @@ def _changed(state: StateLayout, cell: Any, change: Change) -> Any:
     return change(cell)
 
 
-def _element_upgrade(old: StateLayout, new: StateLayout) -> Change | None:
+def carried(old: StateLayout, new: StateLayout) -> Change | None:
+    """How the plain value of one element is carried over, whatever is kept beside it; None when it stays as it is."""
     if old.kind != new.kind and not {old.kind, new.kind} <= _FOLDED:
         raise Incompatible(new.name, f"changes from {old.kind} state to {new.kind} state")
-    if (old.ttl is None) != (new.ttl is None):
-        raise Incompatible(new.name, "gains or loses its ttl; entries hold the time of their last touch only with one")
     if old.key_type != new.key_type:
         raise Incompatible(new.name, "changes the type of its keys")
     try:
-        change = upgrade(old.type, new.type)
+        return upgrade(old.type, new.type)
     except Incompatible as wrong:
         raise Incompatible(f"{new.name}.{wrong.path}" if wrong.path else new.name, wrong.reason) from wrong
+
+
+def _element_upgrade(old: StateLayout, new: StateLayout) -> Change | None:
+    change = carried(old, new)
+    if (old.ttl is None) != (new.ttl is None):
+        raise Incompatible(new.name, "gains or loses its ttl; entries hold the time of their last touch only with one")
     if change is None or new.ttl is None:
         return change
     return lambda element: [change(element[0]), element[1]]

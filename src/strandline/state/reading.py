@@ -104,6 +104,12 @@ class BucketReader:
         for packed, cells in self._cells(skip_pages):
             yield self._key_state(packed, cells)
 
+    def stored(self) -> Iterator[tuple[bytes, Any, list[list[tuple[bytes | None, Any]]]]]:
+        """Every key as it is stored: packed, with its timers and the elements of each state; no value is decoded."""
+        slots = range(1, len(self._handles) + 1)
+        for packed, cells in self._cells():
+            yield packed, cells[0], [list(self._stored(packed, cells, slot)) for slot in slots]
+
     def find(self, columns: Sequence[Any]) -> KeyState | None:
         """One key, from its page alone."""
         packed = self._keys.pack(self._keys.of_columns(columns))

@@ -19,6 +19,8 @@ from strandline.state.layout import Epochs, Layout, time_mode
 from strandline.state.types import StructOf, parse_fields
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from strandline.runtime.keyed.frames import KeyedOutputs
 
 
@@ -61,6 +63,8 @@ class KeyedBuild:
     outputs: list[KeyedOutputs] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     """What the person who starts the run should hear."""
+    saved: Mapping[str, Callable[[OperatorRecord], DataFrame]] = field(default_factory=dict)
+    """By operator: its state from a savepoint, packed for the buckets it has now."""
 
     def register(self, name: str, key: StructOf, single_key: bool, layout: Layout, buckets: list[int]) -> OperatorRecord:
         """The operator's record: the earlier one continued, or a new one."""
@@ -75,8 +79,13 @@ class KeyedBuild:
         return record
 
 
+def key_shape(key: StructOf, single_key: bool) -> str:
+    """Two keys with the same shape are packed to the same bytes."""
+    return ("" if single_key else "a list of ") + key.ddl
+
+
 def _continued(before: OperatorRecord, key: StructOf, single_key: bool, layout: Layout) -> OperatorRecord:
-    shapes = [("" if single else "a list of ") + fields.ddl for fields, single in ((key, single_key), (before.key, before.single_key))]
+    shapes = [key_shape(key, single_key), key_shape(before.key, before.single_key)]
     if shapes[0] != shapes[1]:
         raise DefinitionError(
             f"'{before.name}' is keyed by {shapes[0]} now, its state by {shapes[1]}; state cannot change its key",

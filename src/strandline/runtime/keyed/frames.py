@@ -17,6 +17,7 @@ from strandline.runtime.keyed.packing import (
     KIND,
     PACKED,
     balanced_labels,
+    bucket_column,
     pack_events,
     pack_for_all,
     unpack_rows,
@@ -112,7 +113,11 @@ def keyed_outputs(
         build.tell(called) if build.tell is not None else None,
         seeded=_seeded(initial, layout, names, called),
     )
-    produced = _produced(rows, names, record, spec, control or {}, initial)
+    if called in build.saved:  # it was begun long ago: what it began with is in what it saved
+        seed: DataFrame | None = build.saved[called](record)
+    else:
+        seed = None if initial is None else _packed(initial, names, record, called)
+    produced = _produced(rows, names, record, spec, control or {}, seed)
     frames = {each: _unpacked(produced, each, _ddl(fields)) for each, fields in schemas.items()}
     main = frames.pop(MAIN)
     outputs = KeyedOutputs(main, frames, produced, schemas)
@@ -128,7 +133,7 @@ def _produced(
     packed = _packed(rows, by, record, spec.name)
     for each, (frame, _) in control.items():
         packed = packed.unionByName(frame.mapInArrow(pack_for_all(each, record.buckets), PACKED))
-    grouped_initial = None if initial is None else _packed(initial, by, record, spec.name).groupBy(BUCKET)
+    grouped_initial = None if initial is None else initial.groupBy(BUCKET)
     mode = time_mode(spec.epochs.current)
     return packed.groupBy(BUCKET).transformWithState(
         KeyedProcessor(spec), PRODUCED, "append" if mode == "eventtime" else "update", mode, grouped_initial
@@ -136,11 +141,7 @@ def _produced(
 
 
 def _packed(rows: DataFrame, by: list[str], record: OperatorRecord, operator: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    labels = F.array(*map(F.lit, record.buckets))
-    number = F.pmod(F.hash(*(F.col(f"`{name}`") for name in by)), F.lit(len(record.buckets)))
-    return rows.withColumn(BUCKET, F.element_at(labels, number + 1)).mapInArrow(pack_events(by, operator), PACKED)
+    return rows.withColumn(BUCKET, bucket_column(by, record.buckets)).mapInArrow(pack_events(by, operator), PACKED)
 
 
 def _unpacked(produced: DataFrame, output: str, ddl: str) -> DataFrame:

@@ -31,6 +31,8 @@ JOIN = "symmetricHashJoin"
 SIDES = ("left", "right")
 """A join keeps the rows of each input apart."""
 
+_ORDER = ("partition", "bucket")
+
 _Found = TypeVar("_Found")
 
 
@@ -149,7 +151,7 @@ class StateReader:
                 entries = entries.where(entries["bucket"] == bucket)
             held: dict[bytes, bytes] = {}
             at: tuple[int, int] | None = None
-            for row in entries.sortWithinPartitions("partition", "bucket").toLocalIterator():
+            for row in entries.sortWithinPartitions(*_ORDER).toLocalIterator():
                 place = (row["partition"], row["bucket"])
                 if at is not None and place != at:
                     yield at, held
@@ -158,6 +160,11 @@ class StateReader:
                 held[bytes(row["k"])] = bytes(row["v"])
             if at is not None:
                 yield at, held
+
+    def sorted_entries(self, operator: StoredOperator, batch: int) -> DataFrame:
+        """Partition, bucket, and the store's keys and values; a bucket's follow each other, in one partition of Spark's."""
+        with self._explained(batch, f"'{operator.name}'"):
+            return self._entries(operator, batch).sortWithinPartitions(*_ORDER)
 
     def _bucket_of(self, operator: StoredOperator, key: Sequence[Any]) -> int | None:
         """As `frames` distributes keys; None when that cannot be said here, and every bucket must be looked at."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from strandline.runtime.keyed.grouping import GroupedEvents
-from strandline.runtime.keyed.packing import BLOB, EVENTS, KIND, batches_in, blob_of
+from strandline.runtime.keyed.packing import BLOB, CONTROL, ENTRIES, EVENTS, KIND, batches_in, blob_of
 from strandline.runtime.keyed.stores import PipelinedStore, PlainStore, variable_of
 from strandline.runtime.keyed.workers import keep_zip_directories
 from strandline.state.arrow import row_converter, rows_of, table_of
@@ -83,16 +83,36 @@ class BucketRunner:
                     yield output, self._blob(output, given)
         except UserCodeFailed as failed:
             raise ValueError(explain(self._spec, failed)) from failed
-        if bucket.wake != before:
-            if before is not None:
-                self._handle.deleteTimer(before)
-            if bucket.wake is not None:
-                self._handle.registerTimer(bucket.wake)
+        self._wake(before, bucket.wake)
         if self._spec.tell is not None:
             self._spec.tell(label, bucket.measures)
 
-    def seed(self, blobs: Iterable[Any], now: Now) -> None:
-        events, _ = self._sorted_out(blobs)
+    def seed(self, blob: Any, now: Now) -> None:
+        """Initial state that a user gives, or that a savepoint held."""
+        if blob[KIND] == EVENTS:
+            self._seed_given(blob, now)
+        elif blob[KIND] == ENTRIES:
+            columns = [column.to_pylist() for batch in batches_in(blob[BLOB]) for column in batch.columns]
+            self._put_back(now, zip(*columns, strict=True), {})
+        else:
+            self._put_back(now, (), {blob[KIND].removeprefix(CONTROL): bytes(blob[BLOB])})
+
+    def _put_back(self, now: Now, entries: Iterable[tuple[bytes, bytes]], control: Mapping[str, bytes]) -> None:
+        bucket = self._bucket(now, {})
+        before = bucket.wake
+        bucket.put_back(entries, control)
+        self._wake(before, bucket.wake)
+
+    def _wake(self, before: int | None, after: int | None) -> None:
+        """Tell Spark when the bucket wants to be woken."""
+        if after != before:
+            if before is not None:
+                self._handle.deleteTimer(before)
+            if after is not None:
+                self._handle.registerTimer(after)
+
+    def _seed_given(self, blob: Any, now: Now) -> None:
+        events, _ = self._sorted_out([blob])
         rows = [row for batch in events for row in rows_of(batch)]
         keys = self._spec.keys
         given = []

@@ -14,6 +14,7 @@ from strandline.state.types import StructOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column
 
 BUCKET = "__bucket"
 KIND = "__kind"
@@ -22,6 +23,12 @@ PACKED = f"{BUCKET} int, {KIND} string, {BLOB} binary"
 
 EVENTS = ""
 """The kind of a blob with events; other kinds are names of control data."""
+
+ENTRIES = "entries"
+"""In initial state: the kind of a blob with keys and their whole entries, as a savepoint held them."""
+
+CONTROL = "control:"
+"""In initial state: begins the kind of a blob with a control table."""
 
 KEYLESS = "strandline-keyless-event:"
 """Begins the error of an event without a key; `failures` makes a sentence of it."""
@@ -121,6 +128,15 @@ def _refuse_null_keys(batch: pa.RecordBatch, by: Sequence[str], operator: str) -
             row = next(number for number in range(batch.num_rows) if not column[number].is_valid)
             record = batch.drop_columns([BUCKET]).slice(row, 1).to_pylist()[0]
             raise ValueError(f"{KEYLESS} '{operator}' got an event whose key '{name}' is null: {str(record)[:500]}")
+
+
+def bucket_column(by: Sequence[str], buckets: Sequence[int]) -> Column:
+    """The bucket of a row: wherever a key comes from, from its events or from saved state, it must be the same one."""
+    from pyspark.sql import functions as F
+
+    labels = F.array(*map(F.lit, buckets))
+    number = F.pmod(F.hash(*(F.col(f"`{name}`") for name in by)), F.lit(len(buckets)))
+    return F.element_at(labels, number + 1)
 
 
 def balanced_labels(buckets: int, partitions: int) -> list[int]:

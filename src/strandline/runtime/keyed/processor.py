@@ -33,7 +33,7 @@ class KeyedProcessor(StatefulProcessor):
         return self._run(key, (), timerValues)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803 - Spark's names
-        self._runner.seed([initialState], self._now(timerValues))
+        self._runner.seed(initialState, self._now(timerValues))
 
     def close(self) -> None:
         """Nothing is kept between batches."""
