@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from strandline.model.definition import Pipeline
 from strandline.model.offsets import ORIGIN
 from strandline.project.config import Project
-from strandline.runtime.dataflow import build
+from strandline.runtime.dataflow import SourceLine, build
 from strandline.runtime.keyed.building import KeyedBuild, OperatorRecord
 from strandline.runtime.lateness import LateWatermark
 from strandline.runtime.sources import KafkaReader, readers_of
@@ -25,6 +25,8 @@ class Rehearsal:
     """Keyed operators by name, as they would be made now."""
     partitions: int
     """That state would be kept in."""
+    source_lines: tuple[SourceLine, ...]
+    """The sources in the order in which the query names them."""
 
 
 def rehearse(spark: SparkSession, project: Project, pipeline: Pipeline) -> Rehearsal:
@@ -36,10 +38,10 @@ def rehearse(spark: SparkSession, project: Project, pipeline: Pipeline) -> Rehea
         for reader in readers.values():
             reader.check()
         lateness.set(0)
-        build(spark, pipeline, readers, ORIGIN, lateness, keyed)
+        dataflow = build(spark, pipeline, readers, ORIGIN, lateness, keyed)
     finally:
         lateness.remove()
         for reader in readers.values():
             if isinstance(reader, KafkaReader):
                 reader.close()
-    return Rehearsal(keyed.made, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    return Rehearsal(keyed.made, int(spark.conf.get("spark.sql.shuffle.partitions") or 1), dataflow.source_lines)

@@ -24,7 +24,7 @@ from strandline.model.crash import CrashPoint, reach
 from strandline.model.definition import Pipeline
 from strandline.model.errors import CheckpointDamaged, DefinitionError
 from strandline.model.offsets import ORIGIN
-from strandline.runtime.dataflow import Dataflow, build
+from strandline.runtime.dataflow import Dataflow, SourceLine, build
 from strandline.runtime.keyed.building import KeyedBuild, OperatorRecord
 from strandline.runtime.keyed.planting import SavedOperator, fitting, initial_state
 from strandline.runtime.keyed.records import keep_records
@@ -124,9 +124,9 @@ class Seeding:
             return
         for folder in _SPARKS_OWN:  # left by one who was killed at it
             self._folder(folder).delete_all()
-        self._load(seed)
+        dataflow = self._load(seed)
         reach(CrashPoint.SEED_LOADED)
-        self._put_position(seed)
+        self._put_position(seed, dataflow)
         reach(CrashPoint.SEED_POSITIONED)
         self.checkpoint.storage.remove(_FILE)
         self._folder(FOLDER).delete_all()
@@ -136,14 +136,14 @@ class Seeding:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _load(self, seed: Seed) -> None:
+    def _load(self, seed: Seed) -> Dataflow:
         storage = self.checkpoint.storage
         lateness = LateWatermark(self.checkpoint.location, self.attempt.number)
         lateness.set(0)
         keyed = KeyedBuild(saved={saved.name: partial(self._state, seed, saved) for saved in seed.operators})
         dataflow = build(self.spark, self.pipeline, self.readers, self.checkpoint.origin() or ORIGIN, lateness, keyed)
         check_operators(seed.operators, keyed.made)
-        self._check_sources(seed, dataflow)
+        position_lines(self._lines(seed), dataflow.source_lines, self.pipeline.name)
         keep_records(self.checkpoint, keyed)
         storage.write(f"offsets/{PLACE}", self._plan(seed, [_NEVER_READ] * len(dataflow.source_lines)))
         reach(CrashPoint.SEED_BEGUN)
@@ -163,6 +163,7 @@ class Seeding:
                 f"the state of the savepoint was not loaded into {self.checkpoint.location}: Spark ended before batch {PLACE} was completed",
                 next_command=f"strandline run {self.pipeline.name}",
             )
+        return dataflow
 
     def _state(self, seed: Seed, saved: SavedOperator, declared: OperatorRecord) -> DataFrame:
         fitting(saved, declared, saved.name in seed.without_timers)
@@ -173,15 +174,6 @@ class Seeding:
         return initial_state(self.spark, storage.location, files, control, saved, declared, planned or 0)
 
     # -- position --------------------------------------------------------------------------------------------------
-
-    def _check_sources(self, seed: Seed, dataflow: Dataflow) -> None:
-        before, now = len(self._lines(seed)), len(dataflow.source_lines)
-        if before != now:
-            raise DefinitionError(
-                f"pipeline '{self.pipeline.name}' reads {now} sources now, and {before} when the savepoint was taken; positions cannot be "
-                "told apart",
-                next_command="keep the sources as they were, or begin again with: strandline run PIPELINE --new-strand",
-            )
 
     def _lines(self, seed: Seed) -> list[str]:
         try:
@@ -197,14 +189,15 @@ class Seeding:
         told["conf"] = {name: self.spark.conf.get(name, value) for name, value in told.get("conf", {}).items()}
         return "\n".join([version, json.dumps(told, separators=(",", ":")), *lines]).encode()
 
-    def _put_position(self, seed: Seed) -> None:
+    def _put_position(self, seed: Seed, dataflow: Dataflow) -> None:
         storage = self.checkpoint.storage
         self._folder("sources").delete_all()
         for file in storage.walk(_POSITION.rstrip("/")):
             content = storage.read(file.path)
             assert content is not None
             storage.write(file.path.removeprefix(_POSITION), content)
-        self._replace(f"offsets/{PLACE}", self._plan(seed, self._lines(seed)))
+        lines = position_lines(self._lines(seed), dataflow.source_lines, self.pipeline.name)
+        self._replace(f"offsets/{PLACE}", self._plan(seed, lines))
         version, completed = (storage.read(f"commits/{PLACE}") or b"").decode().split("\n", 1)
         told = {**json.loads(completed), "nextBatchWatermarkMs": seed.next_watermark_ms}
         self._replace(f"commits/{PLACE}", f"{version}\n{json.dumps(told, separators=(',', ':'))}".encode())
@@ -214,6 +207,22 @@ class Seeding:
         folder, _, name = path.rpartition("/")
         self.checkpoint.storage.write(path, content)
         self.checkpoint.storage.remove(f"{folder}/.{name}.crc")
+
+
+def position_lines(saved: Sequence[str], declared: Sequence[SourceLine], pipeline: str) -> list[str]:
+    """The saved positions in the order in which the query names its sources now.
+
+    Spark writes a line for each time that a source is read in a query, and no names: only a single source may be read more or less often.
+    """
+    if len(saved) == len(declared):
+        return list(saved)
+    if len(set(saved)) == 1 and len({line.index for line in declared}) == 1:
+        return [saved[0]] * len(declared)
+    raise DefinitionError(
+        f"the query of '{pipeline}' reads its sources {len(declared)} times now, and {len(saved)} times when the savepoint was taken; which "
+        "saved position belongs to which of several sources cannot be told",
+        next_command="read the sources as they were read then, or begin again with: strandline run PIPELINE --new-strand",
+    )
 
 
 def check_operators(saved: Sequence[SavedOperator], declared: Mapping[str, OperatorRecord]) -> None:

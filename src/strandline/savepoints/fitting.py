@@ -17,7 +17,7 @@ from strandline.project.config import Project
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.runtime.keyed.planting import SavedOperator, fitting
 from strandline.runtime.rehearsal import Rehearsal
-from strandline.runtime.seeding import Seed, check_operators, lay_seed
+from strandline.runtime.seeding import Seed, check_operators, lay_seed, position_lines
 from strandline.savepoints.archive import CHECKPOINT, Archive
 from strandline.savepoints.canonical import STATE
 
@@ -86,7 +86,14 @@ def decoded_state(saved: Savepoint, archive: Archive, pipeline: Pipeline, droppe
     if code is not None:
         check_operators(kept, code.operators)
         told += _changes(kept, code, without_timers)
+        position_lines(_plan(saved, archive).split("\n")[2:], code.source_lines, pipeline.name)
     return Decoded(saved, archive, kept, without_timers, tuple(told))
+
+
+def _plan(saved: Savepoint, archive: Archive) -> str:
+    """Spark's plan of the saved batch."""
+    file = next(file for file in saved.files if file.path == f"{CHECKPOINT}offsets/{saved.batch}")
+    return archive.content(file).decode()
 
 
 def _changes(kept: Sequence[SavedOperator], code: Rehearsal, without_timers: Collection[str]) -> list[str]:
@@ -119,8 +126,7 @@ def check_native_state(
         )
     if not saved.operators:
         return
-    plan = next(file for file in saved.files if file.path == f"{CHECKPOINT}offsets/{saved.batch}")
-    before = json.loads(archive.content(plan).decode().split("\n")[1]).get("conf", {}).get(PARTITIONS)
+    before = json.loads(_plan(saved, archive).split("\n")[1]).get("conf", {}).get(PARTITIONS)
     wanted = project.profile.spark.conf.get(PARTITIONS)  # one that was asked for, not one per core of wherever this runs
     if wanted is not None and before is not None and str(wanted) != str(before):
         raise UsageError(
