@@ -116,6 +116,7 @@ def list_savepoints(pipeline: PipelineArgument, profile: ProfileOption = None, a
     rows = [
         [
             line.id,
+            line.type,
             line.state,
             "" if line.batch is None else str(line.batch),
             human_bytes(line.size or 0),
@@ -125,7 +126,7 @@ def list_savepoints(pipeline: PipelineArgument, profile: ProfileOption = None, a
         ]
         for line in lines
     ]
-    print_table(["savepoint", "state", "batch", "size", "taken", "by", "note"], rows)
+    print_table(["savepoint", "type", "state", "batch", "size", "taken", "by", "note"], rows)
 
 
 def show(pipeline: PipelineArgument, savepoint: SavepointArgument, profile: ProfileOption = None, as_json: JsonOption = False) -> None:
