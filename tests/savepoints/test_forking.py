@@ -88,7 +88,7 @@ def test_a_restore_into_a_branch_leaves_main_to_its_readers_and_fences_whoever_w
     assert main.strand == old.strand and main.holder.attempt == 3, "an old attempt may no longer write to main"
     assert branch.strand != old.strand
     told = [(entry.branch, entry.reason) for entry in history_of("shop.counted", view, shop.ledger) if entry.kind is Kind.BOUNDARY]
-    assert told == [("again", "restore"), (None, "restored-into-branch")]
+    assert told == [("again", "restore"), (None, "left-for-another-branch")]
 
     publish_branch(shop, "again")
     assert_counted(shop, "shop.counted", 5)

@@ -53,6 +53,7 @@ def fork(
 
     The pipeline itself goes on undisturbed. Later starts of the fork: the same command, or strandline run NAME.
     """
+    from strandline.checkpoints.place import forget_place
     from strandline.ledger import ledger_of
     from strandline.project.config import load_project
     from strandline.project.forks import declare_fork
@@ -77,6 +78,7 @@ def fork(
         return
     plan = plan_fork(project, pipelines[pipeline], wanted, ledger_of(project), begins)
     tell_plan(plan.human())
+    forget_place(project, name)  # of a fork that had the name before
     declare_fork(project, wanted)
     run_and_tell(project, forked, limit, Allowances(restoration=plan.restoration), as_json=as_json)
 

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def publish(
-    branch: Annotated[str, typer.Argument(help="Name of the branch.")],
+    branch: Annotated[str, typer.Argument(help="Name of the branch, or of the fork that writes to it.")],
     accept: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,19 +51,18 @@ def publish(
     from strandline.ledger import ledger_of
     from strandline.project.config import load_project
     from strandline.runtime.options import Allowances
-    from strandline.savepoints.publishing import Objection, begun_publication, plan_publication
+    from strandline.savepoints.publishing import Objection, finished_publication, plan_publication
 
     accepted = _accepted(accept or ())
     project = load_project(profile=profile)
-    begun = begun_publication(project, branch)
-    if begun is not None:
-        reporter().say(f"the publication of '{branch}' was begun and is finished now")
-        _apply(project, begun.pipeline, begun.writer, Allowances(start_tables=frozenset(start_table or ())))
-        _tell(branch, begun.pipeline.name, {}, as_json=as_json)
+    done = finished_publication(project, branch)
+    if done is not None:
+        _forget(project, done.writer)
+        _tell(branch, done.pipeline, {}, as_json=as_json)
         return
     plan = plan_publication(project, ledger_of(project), branch, start_table or ())
     tell_plan(plan.human())
-    comparisons = {table.name: _compared(project, plan, table.name) for table in plan.tables}
+    comparisons = {table.name: _compared(project, plan, table.name) for table in plan.tables if table.head is not None}
     for found in comparisons.values():
         reporter().say(f"  {_told(found)}")
     objections = dict(plan.objections)
@@ -106,12 +105,21 @@ def _told(found: Comparison) -> str:
 
 
 def _apply(project: Project, pipeline: Pipeline, writer: str, allow: Allowances) -> None:
-    from strandline.project.forks import forget_fork
     from strandline.runtime.options import ClaimOnly
     from strandline.runtime.run import run_pipeline
 
     run_pipeline(project, pipeline, ClaimOnly(), reporter(), allow=allow)
-    forget_fork(project, writer)
+    _forget(project, writer)
+
+
+def _forget(project: Project, writer: str) -> None:
+    """A fork that is published has ended; one of its name may begin anew."""
+    from strandline.checkpoints.place import forget_place
+    from strandline.project.forks import forget_fork, forks_of
+
+    if writer in forks_of(project):
+        forget_place(project, writer)
+        forget_fork(project, writer)
 
 
 def _tell(branch: str, pipeline: str, comparisons: dict[str, Comparison], *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from strandline.model.stamp import StampKind
 from strandline.model.times import from_millis, rfc3339
 from strandline.project.config import Project
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import Snapshot
+from strandline.tables.view import MAIN, Snapshot
 
 if TYPE_CHECKING:
     from strandline.ledger import Ledger
@@ -241,7 +241,10 @@ class CheckpointView:
             view = self._catalog.find(table)
         except TableUnavailable:
             return ()  # the checkpoint can be looked at without it
-        return view.ancestors() if view is not None else ()
+        if view is None:
+            return ()
+        everywhere = {snapshot.id: snapshot for branch in (MAIN, *view.branches) for snapshot in view.on(branch).ancestors()}
+        return everywhere.values()
 
     def _tables(self) -> Iterable[str]:
         """What the newest attempt wrote; with an empty ledger every table of the catalog is asked."""

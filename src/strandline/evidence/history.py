@@ -26,7 +26,7 @@ class Kind(str, Enum):
     FOREIGN = "foreign"  # written by someone else
 
 
-_GOING_ON = ("restore", "fork", "publish", "restored-into-branch")
+_GOING_ON = ("restore", "fork", "publish", "left-for-another-branch")
 """Reasons of boundaries where a strand goes on from another."""
 
 

@@ -20,6 +20,7 @@ from strandline.model.kafka import TOPIC_PREFIX
 from strandline.model.savepoint import is_savepoint_id
 from strandline.project.config import Project
 from strandline.project.loader import load_pipeline, load_pipelines
+from strandline.runtime.strands import writes_to
 from strandline.savepoints.archive import MANIFEST, Archive, archive_of
 from strandline.savepoints.holding import links_of
 from strandline.savepoints.unpacking import unpacked
@@ -115,11 +116,18 @@ def _pipeline_side(project: Project, ledger: Ledger, asked: str, pipeline: str, 
 def outputs_of(project: Project, ledger: Ledger, side: Side) -> dict[str, Output]:
     """The tables of a pipeline after the batch, by the names that the pipeline gives them."""
     catalog = EmbeddedCatalog(project)
+    branch = writes_to(project, side.pipeline)
     found = {}
     for name, (table, key) in _tables(project, ledger, side.pipeline, catalog).items():
-        view = catalog.load(table)
+        view = catalog.load(table).on(branch)
         at = _snapshot(ledger, view, side)
-        shown = table if at == view.refs.get(MAIN) else f"{table}@{at if at is not None else 'empty'}"
+        shown = (
+            table
+            if at == view.refs.get(MAIN)
+            else f"{table}@{branch}"
+            if at == view.head
+            else f"{table}@{at if at is not None else 'empty'}"
+        )
         found[name] = Output(rows_at(project, shown, table, at), key)
     return found
 
@@ -144,7 +152,7 @@ def _snapshot(ledger: Ledger, view: TableView, side: Side) -> int | None:
     """The table after the batch; as it is now where no checkpoint tells of batches."""
     pipeline, batch, strand = side.pipeline, side.batch, side.source.strand if side.source is not None else None
     if strand is None or batch is None:
-        return view.refs.get(MAIN)
+        return view.head
     if ledger.batches.get(pipeline, strand, batch) is None:
         raise NotFound(
             f"the ledger does not know batch {batch} of strand {strand}, so what table '{view.name}' held after it cannot be told",

@@ -22,6 +22,8 @@ TOPICS_FACT = "topics"
 SCHEMAS_FACT = "schemas"
 GAPS_FACT = "gaps"
 UNTIL_FACT = "until"
+WRITER_FACT = "writer"
+"""In the boundary of a publication: the pipeline that wrote what is below it."""
 """Extra keys of a batch read from Kafka: the id of each topic, the lowest and highest writer schema of each, and what
 was accepted as lost inside the batch's range."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 
 from strandline.model.errors import StrandlineError, UsageError
 from strandline.model.times import parse_instant, rfc3339
@@ -30,7 +30,9 @@ class Until:
             if text.lstrip().startswith("{"):
                 told = json.loads(text)
                 return cls(offsets={str(topic): {int(n): int(at) for n, at in parts.items()} for topic, parts in told.items()})
-            return cls(moment=parse_instant(text))
+            moment = parse_instant(text)
+            aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+            return cls(moment=aware.replace(microsecond=aware.microsecond // 1000 * 1000))  # as it is written down
         except (ValueError, TypeError, AttributeError, StrandlineError) as error:
             raise UsageError(
                 f"'{text}' says not where to end; it is a moment such as 2026-01-31T00:00:00Z, or offsets such as "

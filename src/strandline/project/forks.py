@@ -28,6 +28,11 @@ def forks_of(project: Project) -> dict[str, Fork]:
 
 def declare_fork(project: Project, fork: Fork) -> Path:
     file = _file(project, fork.name)
+    if file.exists() and LocatedYaml(file).data.get("profile") != fork.profile:
+        raise ConfigError(
+            f"{file} declares a fork of profile '{LocatedYaml(file).data.get('profile')}'; forks of all profiles have different names",
+            next_command="the same command with another name",
+        )
     file.parent.mkdir(exist_ok=True)
     unfinished = file.with_suffix(".tmp")
     unfinished.write_text(yaml.safe_dump(fork.to_json(), sort_keys=False), encoding="utf-8")

@@ -8,7 +8,7 @@ import importlib.util
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -24,11 +24,13 @@ _PACKAGE = "strandline_project"
 
 def load_pipelines(project: Project) -> dict[str, Pipeline]:
     """Every pipeline and fork of the project, by name."""
-    declared = _declared_in(project)
-    return {**{fork.name: fork.of(parent_of(project, fork, declared)) for fork in forks_of(project).values()}, **declared}
+    declared, forks = declared_in(project), forks_of(project)
+    _check_names(declared, forks)
+    return {**{fork.name: fork.of(parent_of(project, fork, declared)) for fork in forks.values()}, **declared}
 
 
-def _declared_in(project: Project) -> dict[str, Pipeline]:
+def declared_in(project: Project) -> dict[str, Pipeline]:
+    """Pipelines that the project's files declare; forks are not among them."""
     found: dict[str, Pipeline] = {}
     for file in sorted(project.pipelines_folder.glob("*.py")):
         for pipeline in _declared(_import(file)):
@@ -58,12 +60,18 @@ def parent_of(project: Project, fork: Fork, pipelines: Mapping[str, Pipeline]) -
     return found[fork.parent]
 
 
+def _check_names(pipelines: Iterable[str], forks: Mapping[str, Fork]) -> None:
+    """A pipeline that takes a fork's name would take its checkpoint, too."""
+    if both := sorted(set(pipelines) & forks.keys()):
+        raise DefinitionError(f"'{both[0]}' is a pipeline and a fork (forks/{both[0]}.yaml); give the pipeline another name")
+
+
 def load_pipeline(project: Project, name: str) -> Pipeline:
-    pipelines = _declared_in(project)
+    pipelines, forks = declared_in(project), forks_of(project)
+    _check_names({name} & pipelines.keys(), forks)
     if name in pipelines:
         return pipelines[name]
-    forks = forks_of(project)  # a broken fork is the trouble of those who ask for it
-    if name in forks:
+    if name in forks:  # a broken fork is the trouble of those who ask for it
         return forks[name].of(parent_of(project, forks[name], pipelines))
     names = sorted({*pipelines, *forks})
     near = difflib.get_close_matches(name, names, n=1)

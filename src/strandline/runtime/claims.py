@@ -11,7 +11,7 @@ from strandline.model.errors import ChainBroken, Fenced, Refused, TableUnavailab
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
 from strandline.model.marker import Marker
 from strandline.model.offsets import ORIGIN
-from strandline.model.stamp import Holder, Witness, encode_mark, mark_key
+from strandline.model.stamp import WRITER_FACT, Holder, Witness, encode_mark, mark_key
 from strandline.model.times import rfc3339, utc_now
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_table
 from strandline.runtime.options import Allowances
@@ -30,6 +30,8 @@ START_TABLE = "start-table"
 FIRST_START = "first-start"
 _ENTERING = (RESTORE, FORK, PUBLISH)
 """A table enters a strand that goes on from another."""
+
+LEFT_FOR_ANOTHER = "left-for-another-branch"
 
 ABANDONED_PREFIX = "strandline-abandoned-"
 """Tags that keep what a restore left behind reachable, until somebody releases it."""
@@ -75,10 +77,9 @@ class Claims:
         """Check the table, claim it if need be, and return the reason of the boundary that was written."""
         mark, newest = chain.table.witnesses(self.identity.pipeline)
         reason = self.reason
+        self._check_unpublished(chain, latest(mark, newest))
         if self.origin is not None and self._enters(chain.sink.name, latest(mark, newest)) is not None:
             reason = self.origin.how
-            if reason == RESTORE and self.branch != MAIN:
-                self._fence_main(chain.table.on(MAIN))
         elif reason != NEW_STRAND:
             begins_here = self._begins_here(chain.sink.name, is_side_table) and self.checkpoint.next_batch > 0
             if begins_here and (latest(mark, newest) is None or chain.sink.name in self.allow.start_tables):
@@ -87,6 +88,8 @@ class Claims:
                 self._check(chain.sink.name, mark, newest)
                 if latest(mark, newest) is None:
                     reason = reason or FIRST_START  # an existing table that this pipeline has never written to
+        if reason in (RESTORE, PUBLISH, NEW_STRAND):
+            self._fence_others(chain.table)
         if reason is not None:
             self._claim(chain, reason)
         chain.witness = latest(*chain.table.witnesses(self.identity.pipeline))
@@ -215,7 +218,8 @@ class Claims:
             if entrance is not None:  # the fence will judge the history that the boundary is put on
                 target = entrance.to if isinstance(entrance, Move) else entrance.at or chain.table.head_id(MAIN)
                 seen = latest(*chain.table.witnesses(self.identity.pipeline, at=target))
-            stamp = boundary_stamp(self.identity, seen, reason, at=place)
+            writer = self.origin.publishes.pipeline if reason == PUBLISH and self.origin is not None and self.origin.publishes else None
+            stamp = boundary_stamp(self.identity, seen, reason, at=place, facts={WRITER_FACT: writer} if writer else {})
             claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, *_ENTERING))
 
             def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
@@ -243,14 +247,28 @@ class Claims:
             return self._at_checkpoint(table)
         return None
 
-    def _fence_main(self, table: JvmTable) -> None:
-        """The pipeline goes on in a branch: whoever wrote to main before must not do so any longer. Main's chain stays where it is."""
+    def _check_unpublished(self, chain: TableChain, seen: Witness | None) -> None:
+        if seen is not None and seen.holder.id == PUBLISHED_BY and seen.strand == self.identity.strand:
+            raise Fenced(
+                f"branch '{self.branch}' of table '{chain.sink.name}' was published: '{self.identity.pipeline}' has nothing to write to any more",
+                next_command=f"strandline history {chain.sink.name}",
+            )
+
+    def _fence_others(self, table: JvmTable) -> None:
+        """The pipeline may have written elsewhere in the table before: whoever did must not do so any longer."""
+        ending = self.origin.publishes.branch if self.origin is not None and self.origin.publishes is not None else None
+        for branch in table.marked_branches(self.identity.pipeline):
+            if branch not in (self.branch, ending):
+                self._fence(table.on(branch))
+
+    def _fence(self, table: JvmTable) -> None:
+        """A boundary that leaves the chain where it is."""
         for _ in range(CLAIM_TRIES):
             table.refresh()
             seen = latest(*table.witnesses(self.identity.pipeline))
             if seen is None or seen.holder == self.identity.holder:
                 return
-            stamp = boundary_stamp(replace(self.identity, strand=seen.strand), seen, "restored-into-branch")
+            stamp = boundary_stamp(replace(self.identity, strand=seen.strand), seen, LEFT_FOR_ANOTHER)
             claim = Claim(self.identity.holder, seen)
             try:
                 committed = table.claim(stamp, lambda mark, newest, claim=claim: decide_claim(claim, mark, newest))  # type: ignore[misc]
@@ -270,26 +288,18 @@ class Claims:
         if start is None or self.origin is None:
             return None
         if self.checkpoint.next_batch != self.origin.begins_after + 1:
-            if seen is not None and seen.holder.id == PUBLISHED_BY:
-                raise Fenced(
-                    f"branch '{self.branch}' of table '{chain.sink.name}' was published: '{self.identity.pipeline}' has nothing to write to any more",
-                    next_command=f"strandline history {chain.sink.name}",
-                )
             raise ChainBroken(
                 f"table '{chain.sink.name}' should enter the strand at batch {self.origin.batch}, but the checkpoint is at batch "
                 f"{self.checkpoint.next_batch} already: rows before that would be missing from it",
                 next_command=f"strandline run {self.identity.pipeline} --start-table {chain.sink.name}",
             )
-        if at != start.head:
-            raise Refused(
-                f"table '{chain.sink.name}' has moved since the restore was planned: its newest snapshot was {start.head}, now it is {at}",
-                next_command=f"strandline run {self.identity.pipeline} --from-checkpoint {self.origin.batch} --tables rollback, which plans anew",
-            )
+        if at != start.head and not chain.table.only_maintained_since(start.head):
+            raise moved_since(self.identity.pipeline, self.origin, chain.sink.name, at)
         if at is None and self.branch != MAIN:
-            return Begin(start.rollback_to) if start.emptied or start.rollback_to is not None else None
+            return Begin(start.rollback_to)
         keep_as = f"{ABANDONED_PREFIX}{self.identity.pipeline}-{self.identity.holder.attempt}"
         if (ended := self.origin.publishes) is not None and start.rollback_to is not None:
-            taken = Witness("", Holder(ended.attempt, ended.attempt_id), -1, ORIGIN.digest)
+            taken = Witness(self.origin.parent, Holder(ended.attempt, ended.attempt_id), -1, ORIGIN.digest)
             return Move(start.rollback_to, at, keep_as, Retired(ended.branch, ended.pipeline, taken))
         if start.rollback_to is None or start.rollback_to == at or at is None:
             return None
@@ -301,6 +311,21 @@ class Claims:
         if end is None:
             raise TableUnavailable(f"the position after batch {batch} is unknown, so '{output}' cannot begin there")
         return Witness(self.identity.strand, self.identity.holder, batch, end.digest, end)
+
+
+def moved_since(pipeline: str, origin: StrandOrigin, table: str, at: int | None) -> Refused:
+    """A table that is no longer what it was when somebody decided what happens to it."""
+    again = {
+        RESTORE: f"strandline run {pipeline} --from-savepoint {origin.savepoint} --tables rollback"
+        if origin.savepoint
+        else f"strandline run {pipeline} --from-checkpoint {origin.batch} --tables rollback",
+        FORK: f"strandline discard {pipeline}, then fork again",
+        PUBLISH: f"strandline publish {origin.publishes.branch if origin.publishes else ''}",
+    }[origin.how]
+    return Refused(
+        f"table '{table}' has moved since that was planned: its newest snapshot was {origin.tables[table].head}, now it is {at}",
+        next_command=f"{again}, which plans anew",
+    )
 
 
 def _unclaimed(table: str) -> TableUnavailable:

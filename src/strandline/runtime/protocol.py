@@ -449,7 +449,9 @@ def commit_record(table: str, committed: Snapshot, stamp: Stamp) -> CommitRecord
     )
 
 
-def boundary_stamp(identity: Identity, seen: Witness | None, reason: str, *, at: Witness | None = None) -> Stamp:
+def boundary_stamp(
+    identity: Identity, seen: Witness | None, reason: str, *, at: Witness | None = None, facts: Mapping[str, str] | None = None
+) -> Stamp:
     """A boundary leaves the chain where it is (`seen`) or moves it (`at`), and puts a new holder on top."""
     base = at or seen
     assert base is not None, "a boundary on a table without a witness says where its chain begins"
@@ -467,7 +469,7 @@ def boundary_stamp(identity: Identity, seen: Witness | None, reason: str, *, at:
         code=identity.code,
         savepoint=identity.savepoint,
         kind=StampKind.BOUNDARY,
-        extra={"reason": reason, **({"parent": seen.strand} if seen and seen.strand != identity.strand else {})},
+        extra={"reason": reason, **({"parent": seen.strand} if seen and seen.strand != identity.strand else {}), **(facts or {})},
     )
 
 

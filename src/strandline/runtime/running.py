@@ -412,7 +412,8 @@ class RunningAttempt:
     def _check_limits(self, now: float) -> None:
         if self._started.pipeline.until is not None and now >= self._next_until:
             self._next_until = now + _UNTIL_EVERY
-            end = dict(self._returned.end.sources) if self._returned else {}
+            at = self._returned.end if self._returned else self._started.positions.after(self._completed)
+            end = dict(at.sources) if at is not None else {}
             if all(reader.reached(end.get(name)) for name, reader in self._started.readers.items()):
                 self._end(EndReason.REACHED)
         if isinstance(self._limit, ForDuration) and now - self._began >= self._limit.span.total_seconds():

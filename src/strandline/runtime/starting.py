@@ -28,7 +28,7 @@ from strandline.model.until import Until
 from strandline.project.config import Project
 from strandline.project.loader import code_fingerprint
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_identity, check_table
-from strandline.runtime.claims import NEW_STRAND, Claims
+from strandline.runtime.claims import NEW_STRAND, Claims, moved_since
 from strandline.runtime.dataflow import Dataflow, Output, Role, build
 from strandline.runtime.heartbeat import Heartbeat
 from strandline.runtime.kafka_inputs import KafkaInputs
@@ -126,13 +126,17 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     if pipeline.parent is not None and not anew and facts.strand is None:
         raise NotFound(
             f"fork '{pipeline.name}' has no checkpoint: its making was interrupted, or the checkpoint is lost",
-            next_command=f"strandline fork {pipeline.parent} --as {pipeline.name} …, as it was made",
+            next_command=f"strandline discard {pipeline.name}, then: strandline fork {pipeline.parent} …",
         )
     if not anew and facts.strand is None:
         for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
             check_table(
                 TableFacts(view.name, view.mark(pipeline.name), view.newest_stamp(pipeline.name), None, {}), facts, pipeline.name, None
             )
+    if allow.restoration is not None:
+        _check_unmoved(pipeline.name, allow.restoration.origin, catalog)
+    if allow.new_strand and branch_of(pipeline, strand_origin(checkpoint)) != branch:
+        reporter.say("the old strand wrote to a branch; the new one writes to main")
     witnessed = max((view.highest_attempt(pipeline.name) for view in ours), default=0)
     reason = _why_claim(pipeline, ledger, allow, previous, state, witnessed)
     attempt = ledger.attempts.begin(
@@ -176,6 +180,15 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         ledger.strands.record(record)
     known = {**(_witnessed_topics(ours, origin.parent) if origin is not None else {}), **_witnessed_topics(ours, strand)}
     return Registered(attempt, checkpoint, strand, origin, readers, reason, known)
+
+
+def _check_unmoved(pipeline: str, origin: StrandOrigin, catalog: EmbeddedCatalog) -> None:
+    """Before anything is laid out: what was planned must still be true. The claim looks again."""
+    for table, start in origin.tables.items():
+        view = catalog.find(table)
+        at = view.on(origin.branch).head if view is not None else None
+        if at != start.head and not (view is not None and view.on(origin.branch).only_maintained_since(start.head)):
+            raise moved_since(pipeline, origin, table, at)
 
 
 def _present_checkpoint(project: Project, pipeline: str, anew: bool) -> Checkpoint:

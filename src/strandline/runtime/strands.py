@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from strandline.checkpoints.checkpoint import Checkpoint
+from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.storage import Storage
 from strandline.model.definition import Pipeline
 from strandline.model.errors import CheckpointDamaged
+from strandline.project.config import Project
 from strandline.tables.view import MAIN
 
 FILE = "strandline-strand.json"
@@ -94,6 +96,12 @@ class Restoration:
 def branch_of(pipeline: Pipeline, origin: StrandOrigin | None) -> str:
     """Where a pipeline writes: a fork's declaration says it, or the restore that its strand began with."""
     return pipeline.branch if pipeline.branch != MAIN or origin is None else origin.branch
+
+
+def writes_to(project: Project, pipeline: str) -> str:
+    """The branch that a pipeline's present strand writes to; asked without its code, which may be gone."""
+    origin = strand_origin(current_checkpoint(project, pipeline))
+    return origin.branch if origin is not None else MAIN
 
 
 def strand_origin(checkpoint: Checkpoint) -> StrandOrigin | None:

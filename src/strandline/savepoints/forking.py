@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from strandline.checkpoints.checkpoint import ORIGIN as ORIGIN_FILE
 from strandline.checkpoints.place import current_checkpoint
 from strandline.ledger import Ledger
 from strandline.model.definition import Pipeline
 from strandline.model.errors import NotFound, UsageError
 from strandline.model.fork import Fork
+from strandline.model.kafka import KafkaSource
 from strandline.model.offsets import ORIGIN
 from strandline.model.sizes import human_bytes
 from strandline.project.config import Project
@@ -22,8 +25,6 @@ from strandline.tables.view import MAIN
 
 START = "start"
 """Instead of a savepoint or a batch: no state, every source from its beginning."""
-
-_NOTHING = Source("", -1, "", ORIGIN, {}, 0, 0, frozenset(), frozenset())
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
     Args:
         begins: a savepoint's id or folder, the number of a batch, or `START`.
     """
+    if parent.parent is not None:
+        raise UsageError(
+            f"'{parent.name}' is a fork itself, of '{parent.parent}'; a pipeline is forked",
+            next_command=f"strandline fork {parent.parent} …, or: strandline publish {parent.name}",
+        )
+    _check_end(parent, fork)
     source = _source(project, parent, ledger, begins)
     check_inputs(project, parent, source.read_logs(), source.inputs)
     if fork.into.table:
@@ -82,6 +89,17 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
     else:
         tables = _without_rows(project, parent, fork)
     return ForkPlan(fork, source, tables, tuple(sorted(set(parent.outputs()) - set(parent.tables()))))
+
+
+def _check_end(parent: Pipeline, fork: Fork) -> None:
+    """A topic that nobody reads would be a limit that nobody keeps."""
+    sources = [source for source in parent.sources.values() if isinstance(source, KafkaSource)]
+    if fork.until is None or any(source.pattern is not None for source in sources):
+        return
+    if unknown := sorted(set(fork.until.offsets) - {topic for source in sources for topic in source.topics}):
+        raise UsageError(
+            f"--until names topic '{unknown[0]}', which '{parent.name}' does not read", next_command="the same command with its topics"
+        )
 
 
 def is_made(project: Project, fork: Fork) -> bool:
@@ -99,7 +117,9 @@ def is_made(project: Project, fork: Fork) -> bool:
 
 def _source(project: Project, parent: Pipeline, ledger: Ledger, begins: str) -> Source:
     if begins == START:
-        return _NOTHING
+        origin = current_checkpoint(project, parent.name).storage.read(ORIGIN_FILE)  # 'latest' was decided once
+        files: dict[str, Callable[[], bytes]] = {ORIGIN_FILE: lambda: origin} if origin is not None else {}
+        return Source("", -1, "", ORIGIN, files, 0, 0, frozenset(), frozenset())
     if begins.isdigit():
         command = f"strandline fork {parent.name} … --from"
         return kept_source(project, parent, ledger, int(begins), command)

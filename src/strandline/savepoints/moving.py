@@ -19,7 +19,7 @@ from strandline.checkpoints.storage import Storage, storage_at
 from strandline.ledger import Ledger
 from strandline.ledger.records import SavepointRecord, SavepointState
 from strandline.model.crash import CrashPoint, reach
-from strandline.model.errors import NotFound, Refused, SavepointDamaged, TableUnavailable
+from strandline.model.errors import NotFound, Refused, SavepointDamaged, TableUnavailable, UsageError
 from strandline.model.move import Move, MovedTable, is_inner_path
 from strandline.model.savepoint import SavedTable, Savepoint
 from strandline.model.sizes import human_bytes
@@ -43,6 +43,7 @@ from strandline.tables.relocation import (
     relocate_positions,
     relocate_vectors,
 )
+from strandline.tables.view import MAIN
 
 MOVE = "move.json"
 LEDGER = "ledger.json"
@@ -65,6 +66,11 @@ def export_with_tables(project: Project, ledger: Ledger, archive: Archive, desti
     target = Archive(destination)
     if target.storage.read(MANIFEST) is not None:
         raise Refused(f"{destination} already holds a savepoint", next_command="the same command with another folder")
+    if saved.branch != MAIN:
+        raise UsageError(
+            f"savepoint {saved.id} belongs to branch '{saved.branch}' of its tables, and a table is moved with its main",
+            next_command=f"strandline publish {saved.branch}, then take a savepoint and export that",
+        )
     tables = tuple(_export_table(project, saved, table, target, say) for table in saved.tables)
     known = Remembered.gather(ledger, saved.pipeline, links_of(ledger, saved.pipeline, saved.strand, saved.batch), {t.name for t in tables})
     kept = target.keep(LEDGER, LEDGER_KIND, known.encode())

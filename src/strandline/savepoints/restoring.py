@@ -122,17 +122,18 @@ class RestorePlan:
 
 
 def _told(plan: TablePlan) -> str:
+    shown = plan.table if plan.branch == MAIN else f"{plan.table}@{plan.branch}"
     if plan.choice is TableChoice.BRANCH:
         where = f"at snapshot {plan.target}" if plan.target is not None else "without rows"
         return f"table {plan.table}: branch '{plan.branch}' begins {where}, and everything is written there; main stays as it is"
     if plan.target == plan.head:
         where = f"on snapshot {plan.head}" if plan.head is not None else "into it, which is empty"
-        return f"table {plan.table}: nothing leaves it; a boundary is put {where}"
+        return f"table {shown}: nothing leaves it; a boundary is put {where}"
     first, last = plan.batches_leaving or (None, None)
     batches = f" of batch {first}" if first == last else f" of batches {first}–{last}"
     foreign = f", {len(plan.foreign_leaving)} of them written by others" if plan.foreign_leaving else ""
     return (
-        f"table {plan.table}: goes back from snapshot {plan.head} to {plan.target}: {plan.rows_leaving} rows{batches if plan.batches_leaving else ''} leave it "
+        f"table {shown}: goes back from snapshot {plan.head} to {plan.target}: {plan.rows_leaving} rows{batches if plan.batches_leaving else ''} leave it "
         f"({len(plan.leaving)} snapshots{foreign}), {plan.rows_returning} return; a tag keeps what leaves"
     )
 
@@ -388,7 +389,7 @@ class _Planner:
             )
         if choice is TableChoice.CONTINUE:
             self._check_continues(view, at)
-            return TablePlan(view.name, choice, at, at)
+            return TablePlan(view.name, choice, at, at, branch=view.branch)
         target = self._target(view, saved)
         nothing_came = target is None and not any(
             snapshot.rows_added for snapshot in view.ancestors()
@@ -396,7 +397,7 @@ class _Planner:
         if saved is None or target != saved:
             self._check_holds(view, target, saved)
         if target == at or nothing_came:
-            return TablePlan(view.name, choice, at, at)
+            return TablePlan(view.name, choice, at, at, branch=view.branch)
         if target is None or target not in view.snapshots:
             kept = "was empty then" if target is None else f"no longer keeps snapshot {target}"
             raise ChainBroken(
@@ -417,6 +418,7 @@ class _Planner:
             sum(s.rows_added for s in view.lineage(target) if s.id not in left_ids),
             (min(batches), max(batches)) if batches else None,
             tuple(s.id for s in leaving if s.operation != "replace" and (s.stamp is None or s.stamp.pipeline != self.pipeline)),
+            view.branch,
         )
 
     def _branched(self, view: TableView, saved: int | None) -> TablePlan:

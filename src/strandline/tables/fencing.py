@@ -33,6 +33,11 @@ class FenceValidator:
     def validate(self, ancestry: Any) -> bool:
         """Iceberg's question. Answering no makes Iceberg delete what this commit wrote; so when the table already holds
         this very commit (an earlier try landed after all), raise instead: the outcome is looked up before anything."""
+        if self._branch != MAIN and self._table.refs().get(self._branch) is None and ancestry.iterator().hasNext():
+            self.refusal = Decision(
+                Verdict.MOVED, f"there is no branch '{self._branch}' any more"
+            )  # Iceberg would begin it with main's rows
+            return False
         decision = self._judge(*witnesses(self._table, ancestry, self._pipeline, self._parser, self._branch))
         if decision.verdict is Verdict.DUPLICATE and decision.seen is not None and decision.seen.holder == self._holder:
             raise RuntimeError("this commit is already in the table")
@@ -55,6 +60,8 @@ def witnesses(table: Any, ancestry: Any, pipeline: str, parser: Any, branch: str
     """(mark, newest stamp) of a pipeline on a branch, from one state of a Java table."""
     mark = decode_mark(table.properties().get(mark_key(pipeline, branch)))
     newest = newest_witness(ancestry, pipeline, parser)
+    if branch != MAIN and mark is not None and newest is None and table.refs().get(branch) is None:
+        return mark, NEVER  # a branch does not expire: it was dropped
     if newest is None and mark is not None and mark.snapshot_id is not None and table.snapshot(mark.snapshot_id) is not None:
         newest = NEVER  # not expired, and yet not in the history: somebody moved the table back
     return mark, newest

@@ -144,6 +144,20 @@ class JvmTable:
         snapshot = self._table.snapshot(branch or self.branch)
         return int(snapshot.snapshotId()) if snapshot is not None else None
 
+    def marked_branches(self, pipeline: str) -> list[str]:
+        """Branches that are there and that the pipeline has written to, main among them."""
+        names = [MAIN, *self.branches("")]
+        return [name for name in dict.fromkeys(names) if self._table.properties().get(mark_key(pipeline, name)) is not None]
+
+    def only_maintained_since(self, snapshot: int | None) -> bool:
+        """Did nothing but rewrites of files happen on the branch since?"""
+        for newer in each(self._ancestors()):
+            if int(newer.snapshotId()) == snapshot:
+                return True
+            if str(newer.operation()) != "replace":
+                return False
+        return False
+
     def own_snapshot(self, stamp: Stamp) -> Snapshot | None:
         """The snapshot that carries exactly this stamp's batch by exactly this attempt, if the branch's history has it."""
         for snapshot in each(self._ancestors()):
@@ -209,6 +223,8 @@ class JvmTable:
             if isinstance(entrance, Move) and (retired := entrance.retiring) is not None:
                 properties.set(mark_key(retired.pipeline, retired.branch), encode_mark(retired.by))
             properties.commit()
+            if isinstance(entrance, Begin):
+                transaction.manageSnapshots().setMaxRefAgeMs(self.branch, FOR_EVER).commit()
             reach(point, stamp.batch)
             transaction.commitTransaction()
         except JAVA_ERRORS as error:
@@ -315,17 +331,16 @@ class JvmTable:
         return list(found.values())
 
     def _branch_only(self, branch: str) -> Iterator[Any]:
-        """Java snapshots of another branch that are not in our history."""
-        head, ours = self._table.snapshot(branch), self._table.snapshot(self.branch)
-        while head is not None and (
-            ours is None or not self._snapshot_util.isAncestorOf(self._table, ours.snapshotId(), head.snapshotId())
-        ):
+        """Java snapshots of a branch that no other branch or tag reaches."""
+        refs, head = self._table.refs(), self._table.snapshot(branch)
+        others = {int(refs.get(name).snapshotId()) for name in each(refs.keySet()) if str(name) != branch}
+        while head is not None and not any(self._snapshot_util.isAncestorOf(self._table, at, head.snapshotId()) for at in others):
             yield head
             head = self._table.snapshot(head.parentId()) if head.parentId() is not None else None
 
     def drop_branches(self, names: list[str]) -> None:
         """Remove branches, and the snapshots that only they could reach: nothing holds their files any more."""
-        orphans = [int(snapshot.snapshotId()) for name in names for snapshot in self._branch_only(name)]
+        orphans = list(dict.fromkeys(int(snapshot.snapshotId()) for name in names for snapshot in self._branch_only(name)))
         try:
             manage = self._table.manageSnapshots()
             for name in names:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from strandline.model.fence import NEVER
-from strandline.model.stamp import MARK_PREFIX, Stamp, Witness, decode_mark, mark_key
+from strandline.model.stamp import MARK_PREFIX, WRITER_FACT, Stamp, Witness, decode_mark, mark_key
 
 MAIN = "main"
 
@@ -121,6 +121,15 @@ class TableView:
             yield snapshot
             at = snapshot.parent_id
 
+    def only_maintained_since(self, snapshot: int | None) -> bool:
+        """Did nothing but rewrites of files happen on the branch since?"""
+        for newer in self.ancestors():
+            if newer.id == snapshot:
+                return True
+            if newer.operation != "replace":
+                return False
+        return snapshot is None
+
     def schema_id_of(self, snapshot: int) -> int | None:
         """The schema that a snapshot was written with; None when its metadata does not say."""
         found: Mapping[str, Any] = next((raw for raw in self._metadata.get("snapshots", []) if int(raw["snapshot-id"]) == snapshot), {})
@@ -142,9 +151,11 @@ class TableView:
         """
         above: list[Snapshot] = []
         found: list[Snapshot] = []
+        ours = {pipeline}  # what was published is the pipeline's own, whoever wrote it
         for snapshot in self.ancestors():
             stamp = snapshot.stamp
-            if stamp is not None and stamp.pipeline == pipeline:
+            if stamp is not None and stamp.pipeline in ours:
+                ours.add(stamp.extra.get(WRITER_FACT, pipeline))
                 if any(stamp.strand == strand and stamp.batch <= batch for strand, batch in links):
                     break
                 above, found = [], [*found, *above, snapshot]
@@ -168,6 +179,8 @@ class TableView:
             if snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline:
                 return snapshot.stamp.witness
         mark = self.mark(pipeline)
+        if self.branch != MAIN and self.head is None:
+            return NEVER if mark is not None else None  # a branch does not expire: it was dropped
         moved_back = mark is not None and mark.snapshot_id in self.snapshots
         return NEVER if moved_back or (oldest is not None and oldest.parent_id is None) else None
 

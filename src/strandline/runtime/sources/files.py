@@ -99,15 +99,23 @@ class FilesReader(LocalReader):
         return True  # Spark's own available-now trigger reads every file that is there
 
     def reached(self, position: Position | None) -> bool:
-        waiting = self.lag(position)
-        return self._until is not None and utc_now() >= self._until and (waiting is None or waiting.count == 0)
+        """Every file that lies there has been read. Folders that cannot be listed here never tell; `--available-now` ends such a run."""
+        if self._until is None or utc_now() < self._until or "://" in self._location or not self._logs:
+            return False
+        last = position.log if isinstance(position, FilesPosition) else -1
+        read = {local_path(location).name for location in self._logs[min(self._logs)].files(-1, last)}
+        return read.issuperset(self._names())
 
     def lag(self, position: Position | None) -> Lag | None:
         if "://" in self._location:
             return None
-        there = sum(1 for entry in os.scandir(self._location) if entry.is_file() and entry.name[0] not in "._")
+        there = len(self._names())
         read = position.files if isinstance(position, FilesPosition) else 0
         return Lag(max(0, there - read), "files")
+
+    def _names(self) -> list[str]:
+        """Files that Spark would read."""
+        return [entry.name for entry in os.scandir(self._location) if entry.is_file() and entry.name[0] not in "._"]
 
 
 def _missing(locations: Sequence[str]) -> list[str]:

@@ -88,6 +88,18 @@ class KafkaReader:
                 f"(topics there: {shown})",
                 next_command=f"create the topic, then: strandline run {self._pipeline}",
             )
+        if self._until is not None and self._until.moment is None:
+            self._check_end(self._until)
+
+    def _check_end(self, until: Until) -> None:
+        """A partition without an end would be read for ever, one that is not there never reaches it."""
+        there = {(topic, number) for topic, facts in self.cluster.facts(self._topics()).items() for number in facts.bounds}
+        named = {(topic, number) for topic, parts in until.offsets.items() for number in parts}
+        if open_ended := sorted(there - named):
+            raise SourceProblem(
+                f"source '{self.name}': {open_ended[0][0]}[{open_ended[0][1]}] has no end in --until, and every partition needs one",
+                next_command="the same command with an offset for each partition",
+            )
 
     def _topics(self) -> list[str]:
         return list(self._source.topics) if self._source.pattern is None else self.cluster.matching(self._source.pattern)
