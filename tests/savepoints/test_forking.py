@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.checkpoints.place import strand_places
 from strandline.evidence.history import Kind, history_of
 from strandline.ledger.records import AttemptStatus
-from strandline.model.errors import Fenced, NotFound, UsageError
+from strandline.model.errors import ChainBroken, Fenced, NotFound, Refused, UsageError
 from strandline.model.fork import Fork, Into
 from strandline.model.until import Until
 from strandline.project.forks import declare_fork, forks_of
@@ -177,6 +178,51 @@ def test_a_fork_into_a_table_of_its_own_begins_after_the_savepoint(shop: Sandbox
     add_file(shop, 4)
     shop.run("trial")
     assert_counted(shop, "shop.counted_b", 5, first=3)
+
+
+def test_a_restore_behind_a_publication_takes_the_published_rows_back_too(shop: Sandbox) -> None:
+    shop.run("counted")
+    saved = take(shop)
+    fork(shop, saved.id, "branch:trial")
+    add_file(shop, 3)
+    shop.run("trial")
+    publish_branch(shop, "trial")
+    add_file(shop, 4)
+    shop.run("counted")
+    assert_counted(shop, "shop.counted", 5)
+
+    found = plan_from_savepoint(
+        shop.project, shop.pipeline("counted"), shop.ledger, find_archive(shop.project, "counted", saved.id), ROLLBACK
+    )
+    shop.run("counted", allow=Allowances(restoration=found.restoration))
+
+    assert found.plan.tables[0].target == saved.tables[0].snapshot
+    assert_counted(shop, "shop.counted", 5)
+
+
+def test_a_branch_that_was_dropped_is_not_begun_again_with_rows_of_main(shop: Sandbox) -> None:
+    shop.run("counted")
+    fork(shop, "2", "branch:trial")
+    shop.sql("ALTER TABLE {c}.shop.counted DROP BRANCH trial")
+    add_file(shop, 3)
+
+    with pytest.raises(ChainBroken, match="rolled back"):
+        shop.run("trial")
+    assert "trial" not in refs(shop)
+
+
+def test_a_publication_that_main_has_outrun_is_planned_anew(shop: Sandbox) -> None:
+    shop.run("counted")
+    fork(shop, "2", "branch:trial")
+    old = plan_publication(shop.project, shop.ledger, "trial")
+    shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'a stranger', 1)")
+
+    with pytest.raises(Refused, match="has moved since that was planned"):
+        shop.run("counted", ClaimOnly(), Allowances(restoration=old.restoration))
+
+    assert [place.pipeline for place in strand_places(shop.project)] == ["trial"], "refused before a checkpoint was laid out"
+    shop.run("counted")
+    assert Objection.FOREIGN in plan_publication(shop.project, shop.ledger, "trial").objections
 
 
 def test_a_discarded_fork_leaves_nothing_but_its_record(shop: Sandbox) -> None:

@@ -264,7 +264,7 @@ def test_a_damaged_savepoint_is_refused_by_the_name_of_the_file(shop: Sandbox, t
         elif change == "missing":
             victim.unlink()
         elif change == "future":
-            manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 9'))
+            manifest.write_text(re.sub(r'"version": \d', '"version": 9', manifest.read_text()))
         elif change == "edited":
             manifest.write_text(manifest.read_text().replace('"batch": 2', '"batch": 1', 1))
         elif change == "unsealed":

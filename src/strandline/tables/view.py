@@ -103,7 +103,7 @@ class TableView:
     @property
     def branches(self) -> list[str]:
         """Those beside main that people made or forks write to; our own working branches are not among them."""
-        found = [name for name, ref in self._metadata.get("refs", {}).items() if ref["type"] == "branch"]
+        found = [name for name, ref in self._metadata.get("refs", {}).items() if ref.get("type") == "branch"]
         return sorted(name for name in found if name != MAIN and not name.startswith("strandline-"))
 
     @cached_property
