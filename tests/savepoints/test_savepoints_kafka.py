@@ -29,14 +29,9 @@ pytestmark = pytest.mark.engine
 GROUP = "strandline.relay.numbers"
 
 
-def numbers(first: int, last: int) -> list[str]:
-    return [json.dumps({"n": n}) for n in range(first, last)]
-
-
-def test_offsets_tables_and_topics_after_a_restore(sandbox: Sandbox, kafka: KafkaForTests) -> None:
-    source = kafka.create_topic(kafka.topic("numbers"), partitions=1)
-    out = kafka.create_topic(kafka.topic("out"))
-    sandbox.pipelines(f"""
+def relay(kafka: KafkaForTests, source: str, out: str) -> str:
+    """Each number once, from a topic into a table and another topic."""
+    return f"""
 import strandline as sl
 
 @sl.pipeline(
@@ -47,7 +42,17 @@ import strandline as sl
 def relay(numbers):
     once = sl.dedupe(numbers, by="n", forever=True)
     return {{"rows": once, "told": once}}
-""")
+"""
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [json.dumps({"n": n}) for n in range(first, last)]
+
+
+def test_offsets_tables_and_topics_after_a_restore(sandbox: Sandbox, kafka: KafkaForTests) -> None:
+    source = kafka.create_topic(kafka.topic("numbers"), partitions=1)
+    out = kafka.create_topic(kafka.topic("out"))
+    sandbox.pipelines(relay(kafka, source, out))
 
     def relayed() -> list[int]:
         return sorted(row["n"] for row in table_rows(sandbox.project, "shop.numbers"))
@@ -85,18 +90,7 @@ def relay(numbers):
 def test_a_fork_has_a_group_of_its_own_tells_topics_nothing_and_ends_where_it_is_told(sandbox: Sandbox, kafka: KafkaForTests) -> None:
     source = kafka.create_topic(kafka.topic("numbers"), partitions=1)
     out = kafka.create_topic(kafka.topic("out"))
-    sandbox.pipelines(f"""
-import strandline as sl
-
-@sl.pipeline(
-    source=sl.kafka("{source}", bootstrap="{kafka.bootstrap}", schema="n bigint", start="earliest"),
-    sinks={{"rows": sl.table("shop.numbers"), "told": sl.topic("{out}", bootstrap="{kafka.bootstrap}")}},
-    checkpoint=sl.checkpoint(every="0 s"),
-)
-def relay(numbers):
-    once = sl.dedupe(numbers, by="n", forever=True)
-    return {{"rows": once, "told": once}}
-""")
+    sandbox.pipelines(relay(kafka, source, out))
     kafka.produce(source, numbers(0, 10), partition=0)
     sandbox.run("relay")
     kafka.produce(source, numbers(5, 20), partition=0)

@@ -90,7 +90,7 @@ def _was_taken_up(ledger: Ledger, place: StrandPlace, checkpoint: Checkpoint, at
     ):
         return True
     begun = strand is not None or origin is not None  # both are written after the copies
-    first = origin.batch + 1 if origin is not None else 0
+    first = origin.begins_after + 1 if origin is not None else 0
     return begun and any(batch >= first for batch in checkpoint.planned())
 
 

@@ -70,7 +70,7 @@ class _Strand:
     @property
     def first(self) -> int:
         """The first batch that this strand ran itself."""
-        return self.origin.batch + 1 if self.origin is not None else 0
+        return self.origin.begins_after + 1 if self.origin is not None else 0
 
     def owns(self, batch: int, strand: str) -> bool:
         """Is a batch of that strand one that this strand stands on?"""
