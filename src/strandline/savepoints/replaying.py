@@ -74,7 +74,8 @@ class _Strand:
 
     def owns(self, batch: int, strand: str) -> bool:
         """Is a batch of that strand one that this strand stands on?"""
-        inherited = self.origin is not None and (strand, batch) == (self.origin.parent, self.origin.batch)
+        same = self.origin is not None and self.origin.place is None  # else its state was decoded, and has other versions
+        inherited = self.origin is not None and same and (strand, batch) == (self.origin.parent, self.origin.batch)
         return inherited or (strand == self.id and batch >= self.first)
 
 
