@@ -212,6 +212,7 @@ def test_the_json_form_is_versioned_and_keeps_every_field() -> None:
             "attempt",
             "batch",
             "batch_first",
+            "branch",
             "code",
             "committed_at",
             "corrected",
