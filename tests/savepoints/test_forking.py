@@ -217,7 +217,7 @@ def test_a_publication_that_main_has_outrun_is_planned_anew(shop: Sandbox) -> No
     old = plan_publication(shop.project, shop.ledger, "trial")
     shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'a stranger', 1)")
 
-    with pytest.raises(Refused, match="has moved since that was planned"):
+    with pytest.raises(Refused, match="has moved since the plan was made"):
         shop.run("counted", ClaimOnly(), Allowances(restoration=old.restoration))
 
     assert [place.pipeline for place in strand_places(shop.project)] == ["trial"], "refused before a checkpoint was laid out"

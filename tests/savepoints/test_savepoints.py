@@ -155,7 +155,7 @@ def test_a_table_that_moved_after_the_plan_is_refused_and_the_plan_can_be_made_a
     )
     shop.sql("INSERT INTO {c}.shop.counted VALUES (1000, 'x', 1)")
 
-    with pytest.raises(Refused, match="has moved since the restore was planned"):
+    with pytest.raises(Refused, match="has moved since the plan was made"):
         shop.run("counted", allow=Allowances(restoration=found.restoration))
     plan = restore(shop, saved.id, ROLLBACK)
 

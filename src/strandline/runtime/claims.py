@@ -323,7 +323,7 @@ def moved_since(pipeline: str, origin: StrandOrigin, table: str, at: int | None)
         PUBLISH: f"strandline publish {origin.publishes.branch if origin.publishes else ''}",
     }[origin.how]
     return Refused(
-        f"table '{table}' has moved since that was planned: its newest snapshot was {origin.tables[table].head}, now it is {at}",
+        f"table '{table}' has moved since the plan was made: its newest snapshot was {origin.tables[table].head}, now it is {at}",
         next_command=f"{again}, which plans anew",
     )
 
