@@ -160,9 +160,13 @@ def test_upserts_of_changed_code_differ_by_key(shop: Sandbox) -> None:
 
 
 def test_a_savepoint_is_the_state_before_when_the_checkpoint_has_lost_it(shop: Sandbox) -> None:
-    shop.run("counted", ForBatches(2))
+    for number in (2, 3):
+        (shop.folder / "data" / f"{number:03d}.json").unlink()
+    shop.run("counted")
     with SessionTags(shop.project, "test", shop.heard.say, shop.spark) as tags:
         saved = Taker(shop.project, shop.pipeline("counted"), shop.ledger, tags, shop.heard.say).take(Wish("me@here"))
+    for number in (2, 3):
+        add_file(shop, number)
     shop.run("counted")
     (Path(shop.project.checkpoints) / "counted" / "commits" / "1").unlink()
 
