@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import zlib
 
 import pytest
 
-from strandline.checkpoints.checksums import crc32c, hadoop_says_same, spark_says_same, xxhash32
-from strandline.checkpoints.lz4_blocks import blocks, unpack
+from strandline.checkpoints.checksums import crc32c, hadoop_says_same, spark_says_same, xxhash32, xxhash32_of_each
+from strandline.checkpoints.lz4_blocks import blocks, check, unpack
 from strandline.checkpoints.unreadable import NotKnown, Truncated, Unreadable
 
 
@@ -37,6 +38,14 @@ def test_many_bytes_side_by_side_give_what_one_after_the_other_gives(size: int) 
 )
 def test_xxhash_is_that_of_its_author(content: bytes, seed: int, value: int) -> None:
     assert xxhash32(content, seed) == value
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 16_384, 65_535, 65_536])
+@pytest.mark.parametrize("many", [1, 7, 8, 20])
+def test_hashes_side_by_side_are_those_of_each(size: int, many: int) -> None:
+    contents = [random.Random(number).randbytes(size) for number in range(many)]
+
+    assert xxhash32_of_each(contents, 0x9747B28C) == [xxhash32(content, 0x9747B28C) for content in contents]
 
 
 def test_hadoops_checksum_is_of_every_chunk() -> None:
@@ -111,3 +120,20 @@ def test_long_lengths_and_copies_of_themselves() -> None:
 def test_damage_is_told_and_never_crashes(raw: bytes, error: type[Unreadable], says: str) -> None:
     with pytest.raises(error, match=says):
         list(blocks(raw, checked=True))
+
+
+def test_a_large_stream_is_checked_block_by_block() -> None:
+    import pyarrow as pa
+
+    codec = pa.Codec("lz4_raw")
+    contents = [random.Random(number).randbytes(1000) * 65 for number in range(300)] + [b"the last one is shorter" * 100]
+    parts = [block(content, bytes(codec.compress(content, asbytes=True))) for content in contents]
+    check(b"".join(parts) + END)
+
+    for number, at in ((0, 21), (150, 40), (299, -1), (300, -1)):
+        wrong = bytearray(parts[number])
+        wrong[at] ^= 1
+        with pytest.raises(Unreadable, match="a block does not unpack|the checksum of a block does not match"):
+            check(b"".join([*parts[:number], bytes(wrong), *parts[number + 1 :]]) + END)
+    with pytest.raises(Truncated):
+        check(b"".join(parts))

@@ -13,7 +13,7 @@ from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.needed import FileKind, Problem
 from strandline.checkpoints.requirements import needed_by
 from strandline.checkpoints.storage import ArrowStorage, LocalStorage, StoredFile
-from strandline.checkpoints.verification import RECORD_VERSION, Answer, Verification, newest_restartable, verify
+from strandline.checkpoints.verification import RECORD_VERSION, Answer, Verification, look_over, newest_restartable, verify
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.state.declarations import Context, KeyedProcess, value_state
 from strandline.state.layout import layout_of
@@ -70,6 +70,19 @@ def test_without_checksums_beside_them_files_still_prove_what_they_can(totals: C
 
     assert found.answer is Answer.YES
     assert found.checked == sum(file.kind in (FileKind.CHANGELOG, FileKind.SNAPSHOT) for file in found.files)
+
+
+def test_a_copy_is_looked_over_for_what_is_missing_or_has_another_size(totals: Checkpoint, folder: Path) -> None:
+    without_checksums(folder)
+    assert look_over(totals, 4).answer is Answer.YES
+    changelog, table = next(folder.glob("state/1/0/4_*.changelog")), next(folder.glob("state/1/0/SSTs/*.sst"))
+    flip(changelog, changelog.stat().st_size - 40)
+    assert look_over(totals, 4).answer is Answer.YES, "its content was compared while it was copied"
+
+    changelog.unlink()
+    table.write_bytes(table.read_bytes()[:-1])
+
+    assert {problem for _, problem in problems(look_over(totals, 4))} == {Problem.MISSING, Problem.OTHER_SIZE}
 
 
 def test_another_way_to_the_storage_gives_the_same_answer(totals: Checkpoint, folder: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import struct
 import sys
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,8 @@ _ROW = 1024
 """Bytes of a row; rows are computed side by side and joined afterwards."""
 _SLAB = 4096
 """Rows at a time: their registers stay in the processor's cache, and little memory is taken."""
+_FEW = 8
+"""Contents below which computing them side by side gains nothing."""
 
 
 def hadoop_says_same(content: bytes, sidecar: bytes) -> bool | None:
@@ -115,8 +118,8 @@ _P1, _P2, _P3, _P4, _P5 = 2654435761, 2246822519, 3266489917, 668265263, 3747613
 
 
 def xxhash32(content: bytes, seed: int = 0) -> int:
-    size = len(content)
-    stripes = size // 16
+    lanes: list[int] = []
+    stripes = len(content) // 16
     if stripes:
         a, b, c, d = (seed + _P1 + _P2) & _ALL, (seed + _P2) & _ALL, seed, (seed - _P1) & _ALL
         for w, x, y, z in struct.iter_unpack("<4I", content[: stripes * 16]):
@@ -128,9 +131,15 @@ def xxhash32(content: bytes, seed: int = 0) -> int:
             c = ((c << 13 | c >> 19) * _P1) & _ALL
             d = (d + z * _P2) & _ALL
             d = ((d << 13 | d >> 19) * _P1) & _ALL
-        mixed = _turn(a, 1) + _turn(b, 7) + _turn(c, 12) + _turn(d, 18)
-    else:
-        mixed = seed + _P5
+        lanes = [a, b, c, d]
+    return _finished(lanes, content, seed)
+
+
+def _finished(lanes: Sequence[int], content: bytes, seed: int) -> int:
+    """Four lanes, which whole stripes of 16 bytes went into, and what is left."""
+    size = len(content)
+    stripes = size // 16
+    mixed = sum(_turn(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) if lanes else seed + _P5
     mixed = (mixed + size) & _ALL
     words_end = size - size % 4
     for (word,) in struct.iter_unpack("<I", content[stripes * 16 : words_end]):
@@ -140,6 +149,23 @@ def xxhash32(content: bytes, seed: int = 0) -> int:
     mixed = ((mixed ^ mixed >> 15) * _P2) & _ALL
     mixed = ((mixed ^ mixed >> 13) * _P3) & _ALL
     return mixed ^ mixed >> 16
+
+
+def xxhash32_of_each(contents: Sequence[bytes], seed: int = 0) -> list[int]:
+    """Of many contents of one length: each depends on itself alone, so they are computed side by side."""
+    size = len(contents[0])
+    stripes = size // 16
+    if len(contents) < _FEW or size * len(contents) < _WIDE:
+        return [xxhash32(content, seed) for content in contents]
+    import numpy as np
+
+    whole: Any = np.frombuffer(b"".join(content[: stripes * 16] for content in contents), dtype="<u4").reshape(len(contents), stripes, 4)
+    lanes: Any = np.empty((len(contents), 4), dtype=np.uint32)
+    lanes[:] = [(seed + _P1 + _P2) & _ALL, (seed + _P2) & _ALL, seed, (seed - _P1) & _ALL]
+    for stripe in np.ascontiguousarray(whole.transpose(1, 0, 2)) * np.uint32(_P2):
+        lanes += stripe
+        lanes = (lanes << np.uint32(13) | lanes >> np.uint32(19)) * np.uint32(_P1)
+    return [_finished(own, content, seed) for own, content in zip(lanes.tolist(), contents, strict=True)]
 
 
 def _turn(value: int, by: int) -> int:

@@ -64,6 +64,11 @@ def verify(checkpoint: Checkpoint, batch: int) -> Verification:
     return found if found.answer is Answer.YES else _verify(Look(checkpoint), batch)
 
 
+def look_over(checkpoint: Checkpoint, batch: int) -> Verification:
+    """Whether everything is there, in its size: for a copy whose content was compared while it was made."""
+    return _found(batch, needed_by(checkpoint, batch), checked=0)
+
+
 def newest_restartable(checkpoint: Checkpoint, before: int | None = None) -> int | None:
     """The newest completed batch (below `before`, if that is given) that a restart is possible from."""
     for batch in reversed(checkpoint.completed()):
@@ -74,10 +79,13 @@ def newest_restartable(checkpoint: Checkpoint, before: int | None = None) -> int
 
 def _verify(look: Look, batch: int) -> Verification:
     examined = [_examined(look, file) for file in (*needed_by(look.checkpoint, batch, look), *_next_plan(look, batch))]
-    files = tuple(file for file, _ in examined)
+    return _found(batch, tuple(file for file, _ in examined), sum(checked for _, checked in examined))
+
+
+def _found(batch: int, files: tuple[NeededFile, ...], checked: int) -> Verification:
     problems = {file.problem for file in files} - {None}
     answer = Answer.YES if not problems else Answer.UNKNOWN if problems == {Problem.NOT_KNOWN} else Answer.NO
-    return Verification(batch, answer, files, sum(checked for _, checked in examined))
+    return Verification(batch, answer, files, checked)
 
 
 def _next_plan(look: Look, batch: int) -> list[NeededFile]:

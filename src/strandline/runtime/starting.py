@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.checkpoints.checkpoint import Checkpoint
 from strandline.checkpoints.place import current_checkpoint, empty_place, make_current
 from strandline.checkpoints.storage import storage_at
-from strandline.checkpoints.verification import Answer, verify
+from strandline.checkpoints.verification import Answer, look_over
 from strandline.ledger import Ledger
 from strandline.ledger.records import Attempt, AttemptStatus, BatchRecord, Intent, IntentState, StagedFile, StrandRecord
 from strandline.messaging.cluster import Cluster
@@ -235,7 +235,7 @@ def _new_place(
     new.give_identity()
     origin = restoration.origin if restoration is not None else None
     restored = origin.batch if origin is not None and origin.place is None else -1  # a seed is loaded by Spark, and checked then
-    if restored >= 0 and (found := verify(new, restored)).answer is not Answer.YES:
+    if restored >= 0 and (found := look_over(new, restored)).answer is not Answer.YES:
         raise CheckpointDamaged(
             f"the restored checkpoint {new.location} is not complete: {found.because}", next_command="the same command again"
         )
