@@ -40,7 +40,10 @@ SHOWN_BY = {
     "look into its state with strandline state": [f"{CANONICAL}::test_its_files_are_plain_parquet_in_the_declared_types"],
     "schema evolution of keyed state": [f"{CANONICAL}::test_ttl_and_clocks_may_change_and_timers_are_let_go_by_name"],
     "new code, same sources and operators": [f"{FORKED}::test_a_fork_from_the_start_recomputes_everything_with_other_code"],
-    "one more or one less source or sink": [f"{CANONICAL}::test_what_cannot_be_carried_over_is_refused_while_it_is_planned"],
+    "one more or one less source or sink": [
+        f"{CANONICAL}::test_what_cannot_be_carried_over_is_refused_while_it_is_planned",
+        "runtime/test_seeding.py::test_positions_are_taken_up_in_the_order_of_the_query",
+    ],
     "another version of Spark": [f"{SAVED}::test_a_savepoint_is_self_contained_and_says_what_it_belongs_to"],
     "another number of shuffle partitions (rescaling)": [
         f"{CANONICAL}::test_state_goes_into_other_partitions_buckets_and_fields_and_nothing_shows"

@@ -9,7 +9,7 @@ from strandline.runtime.dataflow import SourceLine
 from strandline.runtime.keyed.building import OperatorRecord
 from strandline.runtime.keyed.planting import SavedOperator
 from strandline.runtime.seeding import Seed, check_operators, position_lines
-from strandline.runtime.strands import StrandOrigin, TableStart
+from strandline.runtime.strands import FORK, PUBLISH, Published, StrandOrigin, TableStart
 from strandline.state.layout import Layout, StateLayout
 from strandline.state.types import parse_fields, parse_type
 
@@ -40,12 +40,18 @@ def test_state_needs_its_operator() -> None:
         check_operators([SAVED], {})
 
 
-def test_a_strand_with_its_parents_numbers_is_written_as_before() -> None:
-    """An older strandline reads it, and its files are read here."""
-    old = StrandOrigin("parent", 7, "sp-1", tables={"t": TableStart(1, 2)})
-    new = StrandOrigin("parent", 7, "sp-1", place=0)
-
-    assert b'"version": 1' in old.encode() and b"place" not in old.encode()
-    assert StrandOrigin.decode(old.encode()) == old
-    assert StrandOrigin.decode(new.encode()) == new
-    assert (old.begins_after, new.begins_after) == (7, 0)
+def test_where_a_strand_comes_from_is_written_down_and_read_again() -> None:
+    """Also as version 1 wrote it, which knew neither places nor branches."""
+    published = Published("trial", "fork", 4, "published")
+    for origin in (
+        StrandOrigin("parent", 7, "sp-1", tables={"t": TableStart(1, 2)}),
+        StrandOrigin("parent", 7, "sp-1", place=0),
+        StrandOrigin("fork-strand", 7, "", False, {"t": TableStart(None, 2, emptied=True)}, PUBLISH, publishes=published),
+        StrandOrigin("", -1, how=FORK, branch="trial"),
+    ):
+        assert StrandOrigin.decode(origin.encode()) == origin
+    old = StrandOrigin.decode(
+        b'{"version": 1, "parent": "p", "batch": 7, "savepoint": "", "claim": false, "tables": {"t": {"head": 1, "rollback_to": null}}}'
+    )
+    assert (old.begins_after, old.branch, old.tables) == (7, "main", {"t": TableStart(1)})
+    assert StrandOrigin("parent", 7, place=0).begins_after == 0
