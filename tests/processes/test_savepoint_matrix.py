@@ -171,7 +171,7 @@ def test_taken_hot_and_at_rest_and_restored_in_every_way(kind: str, source: str,
     story.send()
     story.cli("run", "shop", "--available-now")
     story.assert_complete()
-    story.cli("run", "shop", "--from-savepoint", story.savepoint(), "--tables", "continue", "--yes", "--batches", "1")
+    story.cli("run", "shop", "--from-savepoint", story.savepoint(), "--tables", "continue", "--yes", "--available-now")
     story.send()
     story.cli("run", "shop", "--available-now")
     story.assert_complete()
