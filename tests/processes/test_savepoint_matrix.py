@@ -168,12 +168,9 @@ def test_taken_hot_and_at_rest_and_restored_in_every_way(kind: str, source: str,
     story.assert_complete("@trial")
     story.cli("run", "shop", "--from-savepoint", for_main, "--tables", "rollback", "--yes", "--available-now")
     story.assert_complete()
+    once_more = story.savepoint()
     story.send()
-    story.cli("run", "shop", "--available-now")
-    story.assert_complete()
-    story.cli("run", "shop", "--from-savepoint", story.savepoint(), "--tables", "continue", "--yes", "--available-now")
-    story.send()
-    story.cli("run", "shop", "--available-now")
+    story.cli("run", "shop", "--from-savepoint", once_more, "--tables", "continue", "--yes", "--available-now")
     story.assert_complete()
     story.cli("run", "shop", "--from-savepoint", for_branches, "--tables", "branch:again", "--yes", "--available-now")
     story.assert_complete("@again")
@@ -188,5 +185,5 @@ def test_taken_hot_and_at_rest_and_restored_in_every_way(kind: str, source: str,
     view = EmbeddedCatalog(story.project).load("shop.numbered")
     for ref in ("main", "again"):
         mark = view.on(ref).mark("shop")
-        assert mark is not None and mark.holder.attempt >= 5, "no earlier attempt can commit any more"
+        assert mark is not None and mark.holder.attempt >= 4, "no earlier attempt can commit any more"
     assert_chain_unbroken(story.project, "shop.numbered", "shop")
