@@ -68,8 +68,9 @@ from strandline.savepoints.archive import archive_of, find_archive
 from strandline.savepoints.asking import ask, running_attempt
 from strandline.savepoints.attending import savepoint_keeper
 from strandline.savepoints.catalogue import examine
-from strandline.savepoints.restoring import ROLLBACK, plan_from_savepoint
+from strandline.savepoints.restoring import plan_from_savepoint
 from strandline.savepoints.session import SessionTags
+from strandline.savepoints.table_plans import ROLLBACK
 from strandline.savepoints.taking import Taker, Wish
 
 if TYPE_CHECKING:

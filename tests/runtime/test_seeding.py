@@ -46,7 +46,7 @@ def test_where_a_strand_comes_from_is_written_down_and_read_again() -> None:
     for origin in (
         StrandOrigin("parent", 7, "sp-1", tables={"t": TableStart(1, 2)}),
         StrandOrigin("parent", 7, "sp-1", place=0),
-        StrandOrigin("fork-strand", 7, "", False, {"t": TableStart(None, 2, emptied=True)}, PUBLISH, publishes=published),
+        StrandOrigin("fork-strand", 7, "", False, {"t": TableStart(None, 2)}, PUBLISH, publishes=published),
         StrandOrigin("", -1, how=FORK, branch="trial"),
     ):
         assert StrandOrigin.decode(origin.encode()) == origin

@@ -26,8 +26,9 @@ from strandline.savepoints.archive import archive_of, find_archive
 from strandline.savepoints.attending import savepoint_keeper
 from strandline.savepoints.catalogue import examine, export
 from strandline.savepoints.disposing import dispose
-from strandline.savepoints.restoring import CONTINUE, ROLLBACK, RestorePlan, Tables, plan_from_savepoint
+from strandline.savepoints.restoring import RestorePlan, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
+from strandline.savepoints.table_plans import CONTINUE, ROLLBACK, Tables
 from strandline.savepoints.taking import Taker, Wish
 from strandline.state.reading import KeyState
 from strandline.testing import assert_chain_unbroken, table_rows

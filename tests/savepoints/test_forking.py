@@ -19,8 +19,9 @@ from strandline.savepoints.archive import find_archive
 from strandline.savepoints.discarding import discard, find_fork
 from strandline.savepoints.forking import is_made, plan_fork
 from strandline.savepoints.publishing import Objection, plan_publication
-from strandline.savepoints.restoring import ROLLBACK, TableChoice, Tables, plan_from_checkpoint, plan_from_savepoint
+from strandline.savepoints.restoring import plan_from_checkpoint, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
+from strandline.savepoints.table_plans import ROLLBACK, TableChoice, Tables
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import table_rows
 from strandline.testing.fixtures import Sandbox

@@ -22,8 +22,9 @@ from strandline.savepoints.archive import MANIFEST, Archive, archive_of, find_ar
 from strandline.savepoints.catalogue import examine, export, listed
 from strandline.savepoints.input_paths import PathMap
 from strandline.savepoints.moving import MOVE, export_with_tables, import_folder
-from strandline.savepoints.restoring import CONTINUE, plan_from_savepoint
+from strandline.savepoints.restoring import plan_from_savepoint
 from strandline.savepoints.session import SessionCatalog, SessionTags
+from strandline.savepoints.table_plans import CONTINUE
 from strandline.savepoints.taking import Taker, Wish
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.relocation import TableFileKind
@@ -32,25 +33,13 @@ from strandline.testing.fixtures import Sandbox
 from strandline.testing.kafka import KafkaForTests
 from strandline.testing.projects import write_sandbox
 
+from .counted import COUNTED
+
 pytestmark = pytest.mark.engine
 
-COUNTED = """
-import strandline as sl
-
-class Counted(sl.KeyedProcess):
-    seen = sl.value_state("bigint", default=0)
-
-    def process(self, key, events, ctx):
-        for event in events:
-            self.seen.update(self.seen.get() + 1)
-            yield event.n, key, self.seen.get()
-
-@sl.pipeline(source=sl.files("{path}", format="json", schema="n bigint, who string", max_files_per_batch=1),
-             sink=sl.table("shop.counted", partition_by=["who"]), checkpoint=sl.checkpoint(every="0 s"))
-def counted(events):
-    once = sl.dedupe(events, by="n", forever=True)
-    return sl.keyed(once, by="who", process=Counted(), output="n bigint, who string, seen bigint", order_by="n")
-"""
+MOVING = COUNTED.replace('sl.files("data"', 'sl.files("{path}"').replace(
+    'sl.table("shop.counted")', 'sl.table("shop.counted", partition_by=["who"])'
+)
 
 LATEST = """
 import strandline as sl
@@ -103,7 +92,7 @@ def assert_counted(shop: Sandbox, files: int) -> None:
 
 @pytest.fixture
 def here(sandbox: Sandbox) -> Sandbox:
-    sandbox.pipelines(COUNTED.format(path="data"))
+    sandbox.pipelines(MOVING.format(path="data"))
     for number in range(2):
         add_file(sandbox.folder / "data", number)
     return sandbox
@@ -157,7 +146,7 @@ def test_a_moved_pipeline_ends_like_one_that_stayed(here: Sandbox, elsewhere: El
     add_file(here.folder / "data", 2)
     here.run("counted")  # the old place goes on for a while: none of this moves
     move = exported(here, saved, tmp_path / "out")
-    there = elsewhere(COUNTED.format(path="data in"))
+    there = elsewhere(MOVING.format(path="data in"))
     for number in range(2):
         add_file(there.folder / "data in", number)
     gone = here.folder.rename(here.folder.with_name("gone"))
@@ -286,7 +275,7 @@ def test_what_is_not_whole_is_refused_and_nothing_is_written(here: Sandbox, else
     here.run("counted")
     saved = take(here)
     move = exported(here, saved, tmp_path / "out")
-    there = elsewhere(COUNTED.format(path="data"))
+    there = elsewhere(MOVING.format(path="data"))
 
     def refused(change: Callable[[Path], object]) -> str:
         copy = tmp_path / uuid.uuid4().hex
@@ -345,7 +334,7 @@ def test_an_import_replaces_nothing(here: Sandbox, elsewhere: Elsewhere, tmp_pat
         imported(here, tmp_path / "out")
     with pytest.raises(Refused, match="already holds a savepoint"):
         exported(here, saved, tmp_path / "out")
-    there = elsewhere(COUNTED.format(path="data"))
+    there = elsewhere(MOVING.format(path="data"))
     there.sql("CREATE NAMESPACE {c}.shop")
     there.sql("CREATE TABLE {c}.shop.counted (n bigint) USING iceberg")
 

@@ -20,8 +20,9 @@ from strandline.savepoints.archive import MANIFEST, Archive, archive_of, find_ar
 from strandline.savepoints.attending import savepoint_keeper
 from strandline.savepoints.catalogue import examine, export, listed
 from strandline.savepoints.disposing import dispose
-from strandline.savepoints.restoring import CONTINUE, ROLLBACK, RestorePlan, Tables, plan_from_checkpoint, plan_from_savepoint
+from strandline.savepoints.restoring import RestorePlan, plan_from_checkpoint, plan_from_savepoint
 from strandline.savepoints.session import SessionTags
+from strandline.savepoints.table_plans import CONTINUE, ROLLBACK, Tables
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import table_rows
 from strandline.testing.fixtures import Sandbox

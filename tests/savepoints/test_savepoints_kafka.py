@@ -16,8 +16,9 @@ from strandline.runtime.strands import Restoration
 from strandline.savepoints.archive import find_archive
 from strandline.savepoints.forking import plan_fork
 from strandline.savepoints.publishing import plan_publication
-from strandline.savepoints.restoring import ROLLBACK, plan_from_savepoint
+from strandline.savepoints.restoring import plan_from_savepoint
 from strandline.savepoints.session import SessionTags
+from strandline.savepoints.table_plans import ROLLBACK
 from strandline.savepoints.taking import Taker, Wish
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.testing import table_rows

@@ -11,8 +11,10 @@ from strandline.checkpoints.unreadable import Unreadable
 from strandline.model.errors import CheckpointDamaged
 from strandline.model.offsets import Offsets
 
-__all__ = ["ORIGIN", "ORIGIN_VERSION", "Checkpoint", "CompletedBatch", "PlannedBatch"]
+__all__ = ["IDENTITY", "ORIGIN", "ORIGIN_VERSION", "Checkpoint", "CompletedBatch", "PlannedBatch"]
 
+IDENTITY = "metadata"
+"""Spark's query id."""
 ORIGIN = "strandline-origin.json"
 ORIGIN_VERSION = 1
 
@@ -28,22 +30,22 @@ class Checkpoint:
         return self.storage.location
 
     def exists(self) -> bool:
-        return self.storage.read("metadata") is not None or bool(self.storage.names("offsets"))
+        return self.storage.read(IDENTITY) is not None or bool(self.storage.names("offsets"))
 
     def strand(self) -> str | None:
         """Spark's query id: the identity of this checkpoint."""
-        raw = self.storage.read("metadata")
+        raw = self.storage.read(IDENTITY)
         if raw is None:
             return None
         try:
             return str(json.loads(raw)["id"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged("metadata", "it names no query id") from error
+            raise self._damaged(IDENTITY, "it names no query id") from error
 
     def give_identity(self) -> str:
         """Write a fresh identity before the first start, so that it is known before any batch runs."""
         strand = str(uuid.uuid4())
-        self.storage.write("metadata", json.dumps({"id": strand}, separators=(",", ":")).encode())
+        self.storage.write(IDENTITY, json.dumps({"id": strand}, separators=(",", ":")).encode())
         return strand
 
     def origin(self) -> Offsets | None:

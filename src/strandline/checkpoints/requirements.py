@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from strandline.checkpoints.batch_files import CompletedBatch, PlannedBatch, parse_commit, parse_plan
-from strandline.checkpoints.checkpoint import ORIGIN, Checkpoint
+from strandline.checkpoints.checkpoint import IDENTITY, ORIGIN, Checkpoint
 from strandline.checkpoints.needed import FileKind, Look, NeededFile, Problem
 from strandline.checkpoints.source_needs import source_needs
 from strandline.checkpoints.state_needs import OUR_RECORDS, state_needs
@@ -26,7 +26,7 @@ def needed_by(checkpoint: Checkpoint, batch: int, look: Look | None = None) -> t
     A file whose `kind` is `OPERATOR` may hold absolute paths: a copy elsewhere must be rewritten with `relocate_operator`.
     """
     look = look or Look(checkpoint)
-    found = [look.need("metadata", FileKind.IDENTITY, "identity of the strand: without it Spark begins a new one and rows are doubled")]
+    found = [look.need(IDENTITY, FileKind.IDENTITY, "identity of the strand: without it Spark begins a new one and rows are doubled")]
     plan = _plan(look, batch, "what the batch read", found)
     if batch > 0:
         _plan(look, batch - 1, "where the batch began: Spark refuses to start without the plan before the last", found)

@@ -52,7 +52,8 @@ def confirmed_restoration(
     from strandline.ledger import ledger_of
     from strandline.savepoints.archive import find_archive
     from strandline.savepoints.input_paths import PathMap
-    from strandline.savepoints.restoring import Tables, plan_from_checkpoint, plan_from_savepoint
+    from strandline.savepoints.restoring import plan_from_checkpoint, plan_from_savepoint
+    from strandline.savepoints.table_plans import Tables
 
     chosen = Tables.parse(tables)
     if chosen is None:

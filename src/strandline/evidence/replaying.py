@@ -22,7 +22,7 @@ from strandline.project.loader import code_fingerprint
 from strandline.runtime.strands import branch_of, strand_origin
 from strandline.savepoints.holding import links_of
 from strandline.savepoints.replaying import RecordedBatch, find_batch, scratch_checkpoint
-from strandline.savepoints.restoring import check_new_branch
+from strandline.savepoints.table_plans import check_new_branch
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import Link, Snapshot, TableView
 

@@ -5,16 +5,14 @@ A durable format. Readers of old versions stay; the digest over the whole makes 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from strandline.model.errors import SavepointDamaged
 from strandline.model.offsets import Offsets
+from strandline.model.sealed import damaged, seal, unseal
 
 SAVEPOINT_VERSION = 2
 """2: the branch of the tables."""
@@ -101,7 +99,6 @@ class Savepoint:
 
     def encode(self) -> bytes:
         content = {
-            "version": SAVEPOINT_VERSION,
             **asdict(self),
             "type": self.type.value,
             "positions": self.positions.to_json(),
@@ -110,25 +107,13 @@ class Savepoint:
             "versions": dict(self.versions),
             "contracts": dict(self.contracts),
         }
-        return (json.dumps({**content, "sha256": _digest(content)}, indent=1, sort_keys=True) + "\n").encode()
+        return seal(content, SAVEPOINT_VERSION)
 
     @classmethod
     def decode(cls, raw: bytes, where: str) -> Savepoint:
-        try:
-            content = json.loads(raw)
-            version = int(content.pop("version"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(where, "it cannot be read") from error
-        if version > SAVEPOINT_VERSION:
-            raise SavepointDamaged(
-                f"{where} has version {version}, written by a newer strandline; this one reads up to {SAVEPOINT_VERSION}",
-                next_command="pip install --upgrade strandline",
-            )
+        content = unseal(raw, where, SAVEPOINT_VERSION)
         if content.get("type") not in [known.value for known in SavepointType]:
-            raise _damaged(where, f"its type '{content.get('type')}' is not one that this strandline knows")
-        told = content.pop("sha256", None)
-        if told != _digest({"version": version, **content}):
-            raise _damaged(where, "its content is not what its digest says")
+            raise damaged(where, f"its type '{content.get('type')}' is not one that this strandline knows")
         return cls(
             **{
                 **content,
@@ -145,11 +130,3 @@ class Savepoint:
 def is_savepoint_id(text: str) -> bool:
     """Ids become folder names and parts of tags."""
     return re.fullmatch(r"[a-z0-9][a-z0-9-]{3,60}", text) is not None
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _damaged(where: str, why: str) -> SavepointDamaged:
-    return SavepointDamaged(f"{where} is damaged: {why}", next_command="strandline savepoint list, and take another one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from strandline.ledger import Ledger
@@ -11,7 +12,7 @@ from strandline.model.errors import ChainBroken, Fenced, Refused, TableUnavailab
 from strandline.model.fence import Claim, Decision, Verdict, decide_claim, latest
 from strandline.model.marker import Marker
 from strandline.model.offsets import ORIGIN
-from strandline.model.stamp import WRITER_FACT, Holder, Witness, encode_mark, mark_key
+from strandline.model.stamp import WRITER_FACT, Holder, Stamp, Witness, encode_mark, mark_key
 from strandline.model.times import rfc3339, utc_now
 from strandline.runtime.agreement import CheckpointFacts, TableFacts, check_table
 from strandline.runtime.options import Allowances
@@ -35,6 +36,18 @@ LEFT_FOR_ANOTHER = "left-for-another-branch"
 
 ABANDONED_PREFIX = "strandline-abandoned-"
 """Tags that keep what a restore left behind reachable, until somebody releases it."""
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """One that is to be written, and what was read before."""
+
+    stamp: Stamp
+    claim: Claim
+    entrance: Entrance | None = None
+
+    def judge(self, mark: Witness | None, newest: Witness | None) -> Decision:
+        return decide_claim(self.claim, mark, newest)
 
 
 @dataclass(frozen=True)
@@ -209,35 +222,48 @@ class Claims:
         check_table(facts, self.checkpoint, me.pipeline, at_witness)
 
     def _claim(self, chain: TableChain, reason: str) -> None:
-        """Write the boundary on top of exactly what was read; read again if a commit slipped in between."""
-        for _ in range(CLAIM_TRIES):
-            chain.table.refresh()
+        def offer() -> _Boundary:
             seen = latest(*chain.table.witnesses(self.identity.pipeline))
             place = self._new_place(chain.sink.name, reason) or (self._at_origin() if seen is None else None)
             entrance = self._entrance(chain, seen) if reason in _ENTERING else None
             if entrance is not None:  # the fence will judge the history that the boundary is put on
                 target = entrance.to if isinstance(entrance, Move) else entrance.at or chain.table.head_id(MAIN)
                 seen = latest(*chain.table.witnesses(self.identity.pipeline, at=target))
-            writer = self.origin.publishes.pipeline if reason == PUBLISH and self.origin is not None and self.origin.publishes else None
-            stamp = boundary_stamp(self.identity, seen, reason, at=place, facts={WRITER_FACT: writer} if writer else {})
-            claim = Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, *_ENTERING))
+            published = self.origin.publishes if reason == PUBLISH and self.origin is not None else None
+            facts = {WRITER_FACT: published.pipeline} if published is not None else {}
+            stamp = boundary_stamp(self.identity, seen, reason, at=place, facts=facts)
+            return _Boundary(stamp, Claim(self.identity.holder, seen, anew=reason in (NEW_STRAND, START_TABLE, *_ENTERING)), entrance)
 
-            def judge(mark: Witness | None, newest: Witness | None, claim: Claim = claim) -> Decision:
-                return decide_claim(claim, mark, newest)
+        put = self._put(chain.table, offer)
+        assert put is not None
+        self.ledger.events.add(self.identity.pipeline, "boundary", f"{chain.sink.name}: {reason}", self.identity.holder.attempt)
+        reach(CrashPoint.CLAIMED, put.stamp.batch)
 
+    def _put(self, table: JvmTable, offer: Callable[[], _Boundary | None]) -> _Boundary | None:
+        """Write the boundary on top of exactly what was read; read again if a commit slipped in between.
+
+        Args:
+            offer: the boundary for the table as it is now; None when it needs none.
+        """
+        for _ in range(CLAIM_TRIES):
+            table.refresh()
+            boundary = offer()
+            if boundary is None:
+                return None
             try:
-                committed = chain.table.claim(stamp, judge, entrance)
+                committed = table.claim(boundary.stamp, boundary.judge, boundary.entrance)
             except CommitRefused as refused:
                 if refused.decision.verdict is Verdict.MOVED:
                     continue
-                raise refusal(self.identity, chain.sink.name, refused.decision) from refused
+                raise refusal(self.identity, table.name, refused.decision) from refused
             except (CommitConflict, CommitOutcomeUnknown):
                 continue  # if it landed after all, the next look sees it, and a second boundary does no harm
-            self.ledger.commits.record_commit(commit_record(chain.sink.name, committed, stamp))
-            self.ledger.events.add(self.identity.pipeline, "boundary", f"{chain.sink.name}: {reason}", self.identity.holder.attempt)
-            reach(CrashPoint.CLAIMED, stamp.batch)
-            return
-        raise _unclaimed(chain.sink.name)
+            self.ledger.commits.record_commit(commit_record(table.name, committed, boundary.stamp))
+            return boundary
+        raise TableUnavailable(
+            f"table '{table.name}' could not be claimed: the catalog is not reachable, or another attempt keeps committing to it",
+            next_command="strandline status",
+        )
 
     def _new_place(self, table: str, reason: str) -> Witness | None:
         """Where the boundary puts the chain; None leaves it where it is."""
@@ -262,25 +288,14 @@ class Claims:
                 self._fence(table.on(branch))
 
     def _fence(self, table: JvmTable) -> None:
-        """A boundary that leaves the chain where it is."""
-        for _ in range(CLAIM_TRIES):
-            table.refresh()
+        def offer() -> _Boundary | None:
             seen = latest(*table.witnesses(self.identity.pipeline))
             if seen is None or seen.holder == self.identity.holder:
-                return
-            stamp = boundary_stamp(replace(self.identity, strand=seen.strand), seen, LEFT_FOR_ANOTHER)
-            claim = Claim(self.identity.holder, seen)
-            try:
-                committed = table.claim(stamp, lambda mark, newest, claim=claim: decide_claim(claim, mark, newest))  # type: ignore[misc]
-            except CommitRefused as refused:
-                if refused.decision.verdict is Verdict.MOVED:
-                    continue
-                raise refusal(self.identity, table.name, refused.decision) from refused
-            except (CommitConflict, CommitOutcomeUnknown):
-                continue
-            self.ledger.commits.record_commit(commit_record(table.name, committed, stamp))
-            return
-        raise _unclaimed(table.name)
+                return None
+            stamp = boundary_stamp(replace(self.identity, strand=seen.strand), seen, LEFT_FOR_ANOTHER)  # the chain stays where it is
+            return _Boundary(stamp, Claim(self.identity.holder, seen))
+
+        self._put(table, offer)
 
     def _entrance(self, chain: TableChain, seen: Witness | None) -> Entrance | None:
         """What the table must do to enter the strand; refused when it is no longer what it was when that was decided."""
@@ -325,11 +340,4 @@ def moved_since(pipeline: str, origin: StrandOrigin, table: str, at: int | None)
     return Refused(
         f"table '{table}' has moved since the plan was made: its newest snapshot was {origin.tables[table].head}, now it is {at}",
         next_command=f"{again}, which plans anew",
-    )
-
-
-def _unclaimed(table: str) -> TableUnavailable:
-    return TableUnavailable(
-        f"table '{table}' could not be claimed: the catalog is not reachable, or another attempt keeps committing to it",
-        next_command="strandline status",
     )

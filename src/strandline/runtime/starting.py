@@ -123,20 +123,10 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
     catalog = EmbeddedCatalog(project)
     branch = branch_of(pipeline, strand_origin(checkpoint) if not anew else None)
     ours = [catalog.load(name).on(branch) for name in filter(pipeline.writes, catalog.tables())]
-    if pipeline.parent is not None and not anew and facts.strand is None:
-        raise NotFound(
-            f"fork '{pipeline.name}' has no checkpoint: its making was interrupted, or the checkpoint is lost",
-            next_command=f"strandline discard {pipeline.name}, then: strandline fork {pipeline.parent} …",
-        )
     if not anew and facts.strand is None:
-        for view in ours:  # a lost checkpoint is refused before a new one is begun in its place
-            check_table(
-                TableFacts(view.name, view.mark(pipeline.name), view.newest_stamp(pipeline.name), None, {}), facts, pipeline.name, None
-            )
+        _check_not_lost(pipeline, facts, ours)
     if allow.restoration is not None:
         _check_unmoved(pipeline.name, allow.restoration.origin, catalog)
-    if allow.new_strand and branch_of(pipeline, strand_origin(checkpoint)) != branch:
-        reporter.say("the old strand wrote to a branch; the new one writes to main")
     witnessed = max((view.highest_attempt(pipeline.name) for view in ours), default=0)
     reason = _why_claim(pipeline, ledger, allow, previous, state, witnessed)
     attempt = ledger.attempts.begin(
@@ -167,19 +157,24 @@ def register(project: Project, pipeline: Pipeline, ledger: Ledger, allow: Allowa
         ) from error
     ours = [view.on(branch_of(pipeline, origin)) for view in ours]
     if origin is not None and ledger.strands.get(pipeline.name, strand) is None:
-        record = StrandRecord(
-            pipeline.name,
-            strand,
-            origin.how,
-            origin.parent or None,
-            origin.batch,
-            origin.savepoint or None,
-            attempt.number,
-            rfc3339(utc_now()),
+        parent, savepoint = origin.parent or None, origin.savepoint or None
+        ledger.strands.record(
+            StrandRecord(pipeline.name, strand, origin.how, parent, origin.batch, savepoint, attempt.number, rfc3339(utc_now()))
         )
-        ledger.strands.record(record)
     known = {**(_witnessed_topics(ours, origin.parent) if origin is not None else {}), **_witnessed_topics(ours, strand)}
     return Registered(attempt, checkpoint, strand, origin, readers, reason, known)
+
+
+def _check_not_lost(pipeline: Pipeline, facts: CheckpointFacts, ours: Sequence[TableView]) -> None:
+    """A lost checkpoint is refused before a new one is begun in its place."""
+    if pipeline.parent is not None:
+        raise NotFound(
+            f"fork '{pipeline.name}' has no checkpoint: its making was interrupted, or the checkpoint is lost",
+            next_command=f"strandline discard {pipeline.name}, then: strandline fork {pipeline.parent} …",
+        )
+    for view in ours:
+        seen = TableFacts(view.name, view.mark(pipeline.name), view.newest_stamp(pipeline.name), None, {})
+        check_table(seen, facts, pipeline.name, None)
 
 
 def _check_unmoved(pipeline: str, origin: StrandOrigin, catalog: EmbeddedCatalog) -> None:

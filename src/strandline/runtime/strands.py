@@ -31,9 +31,7 @@ class TableStart:
     head: int | None
     """Its newest snapshot, on the strand's branch, when this was decided: if it has moved since, somebody must decide again."""
     rollback_to: int | None = None
-    """The snapshot to go to; None leaves the table where it is."""
-    emptied: bool = False
-    """The branch begins without the rows of main."""
+    """The snapshot to go to; None leaves the table where it is, and begins a new branch without rows."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from strandline.checkpoints.copying import CheckpointFiles
 from strandline.checkpoints.storage import Storage, storage_at
 from strandline.model.definition import is_pipeline_name
 from strandline.model.errors import NotFound, SavepointDamaged
@@ -63,6 +64,14 @@ class Archive:
             )
         assert raw is not None
         return raw
+
+    def checkpoint_files(self, saved: Savepoint) -> CheckpointFiles:
+        """What it keeps of the checkpoint; every file is checked when it is read."""
+        inside = [file for file in saved.files if file.path.startswith(CHECKPOINT)]
+        return CheckpointFiles.of(
+            (file.path.removeprefix(CHECKPOINT), file.kind, lambda file=file: self.content(file))  # type: ignore[misc]
+            for file in inside
+        )
 
     def damages(self, files: Iterable[SavedFile]) -> list[Damage]:
         """Every file that is missing or is not what the manifest says."""

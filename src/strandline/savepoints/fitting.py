@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from strandline.checkpoints.batch_files import parse_commit
 from strandline.checkpoints.checkpoint import ORIGIN
+from strandline.checkpoints.copying import Moved
 from strandline.checkpoints.storage import Storage
 from strandline.model.definition import Pipeline
 from strandline.model.errors import DefinitionError, UsageError
@@ -23,9 +23,6 @@ from strandline.savepoints.canonical import STATE
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 _TIMERS = ".timers"
-
-Moved: TypeAlias = Callable[[str, bytes], bytes]
-"""A file of the checkpoint as it must be where input folders have other paths."""
 
 
 # -- canonical -----------------------------------------------------------------------------------------------------------

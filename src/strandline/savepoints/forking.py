@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from strandline.checkpoints.checkpoint import ORIGIN as ORIGIN_FILE
+from strandline.checkpoints.copying import CheckpointFiles
 from strandline.checkpoints.place import current_checkpoint
 from strandline.ledger import Ledger
 from strandline.model.definition import Pipeline
@@ -18,8 +18,9 @@ from strandline.project.config import Project
 from strandline.project.forks import forks_of
 from strandline.runtime.strands import FORK, Restoration, StrandOrigin, TableStart
 from strandline.savepoints.archive import find_archive
+from strandline.savepoints.beginnings import Beginning, from_checkpoint, from_savepoint
 from strandline.savepoints.input_paths import check_inputs
-from strandline.savepoints.restoring import Source, TableChoice, TablePlan, Tables, check_new_branch, kept_source, plan_tables, saved_source
+from strandline.savepoints.table_plans import TableChoice, TablePlan, Tables, check_new_branch, plan_tables
 from strandline.tables.catalog import EmbeddedCatalog
 from strandline.tables.view import MAIN
 
@@ -30,7 +31,7 @@ START = "start"
 @dataclass(frozen=True)
 class ForkPlan:
     fork: Fork
-    source: Source
+    beginning: Beginning
     tables: tuple[TablePlan, ...]
     """Of the parent, when the fork writes to a branch of them."""
     topics: tuple[str, ...]
@@ -41,18 +42,24 @@ class ForkPlan:
         starts = {plan.table: plan.start for plan in self.tables}
         if self.fork.into.table:
             starts = {self.fork.into.table: TableStart(None)}
-        source = self.source
+        beginning = self.beginning
         branch = self.fork.into.branch or MAIN
-        origin = StrandOrigin(source.strand, source.batch, source.savepoint, False, starts, FORK, branch, place=source.place)
-        return Restoration(origin, source.lay_out)
+        origin = StrandOrigin(beginning.strand, beginning.batch, beginning.savepoint, False, starts, FORK, branch, place=beginning.place)
+        return Restoration(origin, beginning.lay_out)
 
     def human(self) -> list[str]:
-        fork, source = self.fork, self.source
-        place = f"batch {source.batch} of strand {source.strand}" if source.strand else "the beginning of its sources, with empty state"
-        saved = f" (savepoint {source.savepoint})" if source.savepoint else ""
+        fork, beginning = self.fork, self.beginning
+        place = (
+            f"batch {beginning.batch} of strand {beginning.strand}"
+            if beginning.strand
+            else "the beginning of its sources, with empty state"
+        )
+        saved = f" (savepoint {beginning.savepoint})" if beginning.savepoint else ""
         lines = [f"'{fork.name}' is a fork of '{fork.parent}' from {place}{saved}; '{fork.parent}' itself goes on undisturbed"]
-        if source.strand:
-            lines.append(f"state: {source.count} files, {human_bytes(source.size)}; sources go on after {source.positions.human(None)}")
+        if beginning.strand:
+            lines.append(
+                f"state: {beginning.count} files, {human_bytes(beginning.size)}; sources go on after {beginning.positions.human(None)}"
+            )
         if fork.until is not None:
             lines.append(f"it ends at {fork.until}: what is there or later is left out")
         for plan in self.tables:
@@ -76,19 +83,19 @@ def plan_fork(project: Project, parent: Pipeline, fork: Fork, ledger: Ledger, be
             next_command=f"strandline fork {parent.parent} …, or: strandline publish {parent.name}",
         )
     _check_end(parent, fork)
-    source = _source(project, parent, ledger, begins)
-    check_inputs(project, parent, source.read_logs(), source.inputs)
+    beginning = _beginning(project, parent, ledger, begins)
+    check_inputs(project, parent, beginning.read_logs(), beginning.inputs)
     if fork.into.table:
         if EmbeddedCatalog(project).find(fork.into.table) is not None:
             raise UsageError(
                 f"table '{fork.into.table}' exists already; a fork makes its own", next_command="the same command with another table"
             )
         tables: tuple[TablePlan, ...] = ()
-    elif source.strand:
-        tables = plan_tables(project, parent, ledger, source, Tables(TableChoice.BRANCH, fork.into.branch))
+    elif beginning.strand:
+        tables = plan_tables(project, parent, ledger, beginning, Tables(TableChoice.BRANCH, fork.into.branch))
     else:
         tables = _without_rows(project, parent, fork)
-    return ForkPlan(fork, source, tables, tuple(sorted(set(parent.outputs()) - set(parent.tables()))))
+    return ForkPlan(fork, beginning, tables, tuple(sorted(set(parent.outputs()) - set(parent.tables()))))
 
 
 def _check_end(parent: Pipeline, fork: Fork) -> None:
@@ -115,15 +122,15 @@ def is_made(project: Project, fork: Fork) -> bool:
     )
 
 
-def _source(project: Project, parent: Pipeline, ledger: Ledger, begins: str) -> Source:
+def _beginning(project: Project, parent: Pipeline, ledger: Ledger, begins: str) -> Beginning:
     if begins == START:
         origin = current_checkpoint(project, parent.name).storage.read(ORIGIN_FILE)  # 'latest' was decided once
-        files: dict[str, Callable[[], bytes]] = {ORIGIN_FILE: lambda: origin} if origin is not None else {}
-        return Source("", -1, "", ORIGIN, files, 0, 0, frozenset(), frozenset())
+        files = CheckpointFiles({ORIGIN_FILE: lambda: origin} if origin is not None else {})
+        return Beginning("", -1, "", ORIGIN, files, 0, 0)
     if begins.isdigit():
         command = f"strandline fork {parent.name} … --from"
-        return kept_source(project, parent, ledger, int(begins), command)
-    return saved_source(project, parent, find_archive(project, parent.name, begins))
+        return from_checkpoint(project, parent, ledger, int(begins), command)
+    return from_savepoint(project, parent, find_archive(project, parent.name, begins))
 
 
 def _without_rows(project: Project, parent: Pipeline, fork: Fork) -> tuple[TablePlan, ...]:
@@ -132,7 +139,7 @@ def _without_rows(project: Project, parent: Pipeline, fork: Fork) -> tuple[Table
     for name in filter(parent.writes, catalog.tables()):
         view = catalog.load(name)
         check_new_branch(view, fork.into.branch)
-        plans.append(TablePlan(name, TableChoice.BRANCH, None, None, branch=fork.into.branch, emptied=view.refs.get(MAIN) is not None))
+        plans.append(TablePlan(name, TableChoice.BRANCH, None, None, branch=fork.into.branch))
     if not plans:
         raise NotFound(
             f"pipeline '{parent.name}' has written no table yet, so there is nothing to make a branch of",

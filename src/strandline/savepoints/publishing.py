@@ -26,10 +26,10 @@ from strandline.project.forks import forks_of
 from strandline.project.loader import code_fingerprint, declared_in, load_pipeline
 from strandline.runtime.liveness import Liveness, liveness_of
 from strandline.runtime.strands import PUBLISH, PUBLISHED_BY, Published, Restoration, StrandOrigin, TableStart, branch_of, strand_origin
+from strandline.savepoints.beginnings import Beginning, from_checkpoint
 from strandline.savepoints.holding import links_of, why_not
-from strandline.savepoints.restoring import Source, kept_source
 from strandline.tables.catalog import EmbeddedCatalog
-from strandline.tables.view import MAIN, Snapshot, TableView
+from strandline.tables.view import MAIN, TableView
 
 
 class Objection(str, Enum):
@@ -57,7 +57,7 @@ class Publication:
     writer: Pipeline
     pipeline: Pipeline
     """The one whose main it becomes: the writer's parent, or the writer itself."""
-    source: Source
+    beginning: Beginning
     tables: tuple[PublishedTable, ...]
     objections: Mapping[Objection, str]
     retiring: Published
@@ -65,14 +65,14 @@ class Publication:
     @property
     def restoration(self) -> Restoration:
         starts = {table.name: TableStart(table.main, table.head) for table in self.tables}
-        source = self.source
-        origin = StrandOrigin(source.strand, source.batch, "", False, starts, PUBLISH, MAIN, self.retiring)
-        return Restoration(origin, source.lay_out)
+        beginning = self.beginning
+        origin = StrandOrigin(beginning.strand, beginning.batch, "", False, starts, PUBLISH, MAIN, self.retiring)
+        return Restoration(origin, beginning.lay_out)
 
     def human(self) -> list[str]:
         lines = [
-            f"branch '{self.branch}', written by '{self.writer.name}' up to batch {self.source.batch}, becomes main; '{self.pipeline.name}' goes on "
-            f"after {self.source.positions.human(None)}"
+            f"branch '{self.branch}', written by '{self.writer.name}' up to batch {self.beginning.batch}, becomes main; '{self.pipeline.name}' goes on "
+            f"after {self.beginning.positions.human(None)}"
         ]
         return lines + [
             f"table {table.name}: main goes from snapshot {table.main} to {table.head}; {len(table.leaving)} snapshots leave it, kept by a tag"
@@ -161,7 +161,7 @@ def plan_publication(project: Project, ledger: Ledger, asked: str, again: Collec
         )
     for name in {writer.name, pipeline.name}:
         _check_rests(ledger, name)
-    source = kept_source(project, writer, ledger, None, f"strandline checkpoint verify {writer.name}")
+    beginning = from_checkpoint(project, writer, ledger, None, f"strandline checkpoint verify {writer.name}")
     views = [view for view in ours if branch in view.refs]
     if not views:
         raise NotFound(
@@ -169,20 +169,20 @@ def plan_publication(project: Project, ledger: Ledger, asked: str, again: Collec
         )
     staying = [view for view in ours if branch not in view.refs and view.name not in again]
     _check_staying(project, pipeline.name, branch, staying)
-    links = links_of(ledger, writer.name, source.strand, source.batch)
+    links = links_of(ledger, writer.name, beginning.strand, beginning.batch)
     for view in views:
         there = view.on(branch)
         if reason := why_not(there, there.head, writer.name, links, ledger):
             raise ChainBroken(
-                f"branch '{branch}' of table '{view.name}' cannot be shown to hold the batches up to {source.batch}: {reason}",
+                f"branch '{branch}' of table '{view.name}' cannot be shown to hold the batches up to {beginning.batch}: {reason}",
                 next_command=f"strandline run {writer.name}, which says what does not agree",
             )
     retiring = Published(branch, writer.name, _above(ledger, writer.name, views), PUBLISHED_BY)
     tables = tuple(_table(view, branch, writer.name) for view in views) + tuple(
         PublishedTable(view.name, view.head, None, ()) for view in staying
     )
-    objections = _objections(project, pipeline, writer, ledger, source, views, branch)
-    return Publication(branch, writer, pipeline, source, tables, objections, retiring)
+    objections = _objections(project, pipeline, writer, ledger, beginning, views, branch)
+    return Publication(branch, writer, pipeline, beginning, tables, objections, retiring)
 
 
 def _branch_of(project: Project, writer: Pipeline) -> str:
@@ -243,17 +243,21 @@ def _table(view: TableView, branch: str, writer: str) -> PublishedTable:
 
 
 def _objections(
-    project: Project, pipeline: Pipeline, writer: Pipeline, ledger: Ledger, source: Source, views: list[TableView], branch: str
+    project: Project, pipeline: Pipeline, writer: Pipeline, ledger: Ledger, beginning: Beginning, views: list[TableView], branch: str
 ) -> dict[Objection, str]:
     found: dict[Objection, str] = {}
-    if unread := _unread(project, pipeline, writer, ledger, source, views):
+    if unread := _unread(project, pipeline, writer, ledger, beginning, views):
         found[Objection.BEHIND] = (
             f"main has read {unread} that the branch has not: those rows leave main until '{pipeline.name}' has read them again (let the branch "
             f"catch up first: strandline run {writer.name} --available-now)"
         )
     for view in views:
-        kept = _kept(view, branch, writer.name)
-        foreign = [s for s in view.ancestors() if s.id not in kept and s.operation != "replace" and not _is_of(s, pipeline.name)]
+        kept, own = _kept(view, branch, writer.name), view.writers_of(pipeline.name)
+        foreign = [
+            s
+            for s in view.ancestors()
+            if s.id not in kept and s.operation != "replace" and (s.stamp is None or s.stamp.pipeline not in own)
+        ]
         if foreign:
             found.setdefault(
                 Objection.FOREIGN,
@@ -269,20 +273,18 @@ def _objections(
     return found
 
 
-def _is_of(snapshot: Snapshot, pipeline: str) -> bool:
-    return snapshot.stamp is not None and snapshot.stamp.pipeline == pipeline
-
-
 def _source_part(code: str) -> str:
     """Of a fingerprint: a commit of the same file changes only the other part."""
     return code.rpartition("src:")[2]
 
 
-def _unread(project: Project, pipeline: Pipeline, writer: Pipeline, ledger: Ledger, source: Source, views: list[TableView]) -> str | None:
+def _unread(
+    project: Project, pipeline: Pipeline, writer: Pipeline, ledger: Ledger, beginning: Beginning, views: list[TableView]
+) -> str | None:
     """What main has read and the branch has not, in words. Files are compared by name: each strand counts them in its own way."""
     if pipeline.name != writer.name and (missing := _files_read(project, pipeline.name) - _files_read(project, writer.name)):
         return f"{len(missing)} files ({min(missing).rpartition('/')[2]}, …)" if len(missing) > 1 else min(missing).rpartition("/")[2]
-    there = {name: position for name, position in source.positions.sources if not isinstance(position, FilesPosition)}
+    there = {name: position for name, position in beginning.positions.sources if not isinstance(position, FilesPosition)}
     for view in views:
         main = latest(view.mark(pipeline.name), view.newest_stamp(pipeline.name))
         if main is None or main.batch < 0:

@@ -7,29 +7,27 @@ comes from the pipeline's checkpoint, or from a savepoint of the batch before wh
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from strandline.checkpoints.checkpoint import ORIGIN, Checkpoint
+from strandline.checkpoints.copying import CheckpointFiles, files_of
 from strandline.checkpoints.needed import FileKind, Look, NeededFile
 from strandline.checkpoints.place import current_checkpoint
 from strandline.checkpoints.requirements import needed_by
 from strandline.checkpoints.source_needs import source_needs
-from strandline.checkpoints.state_files import relocate_operator
 from strandline.checkpoints.storage import storage_at
 from strandline.checkpoints.verification import Answer, verify
 from strandline.model.errors import CheckpointVanished, NotFound, StrandlineError
 from strandline.model.savepoint import SavepointType
 from strandline.project.config import Project
 from strandline.runtime.strands import StrandOrigin, strand_origin
-from strandline.savepoints.archive import CHECKPOINT, Archive, archive_of
+from strandline.savepoints.archive import Archive, archive_of
 
 FROM_NOTHING = "empty"
 FROM_CHECKPOINT = "checkpoint"
-
-Content = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,7 @@ class StateBefore:
 
     origin: str
     """`FROM_CHECKPOINT`, the id of a savepoint, or `FROM_NOTHING` before the first batch."""
-    files: Mapping[str, Content] = field(default_factory=dict)
-    operators: frozenset[str] = frozenset()
-    """Files that hold absolute paths."""
+    files: CheckpointFiles = field(default_factory=CheckpointFiles)
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class RecordedBatch:
     """The strand that this one goes on from, if it does."""
     batch: int
     state: StateBefore
-    plan: Mapping[str, Content]
+    plan: CheckpointFiles
     """What it read: its offsets, and what the sources keep of them."""
 
 
@@ -100,10 +96,8 @@ def scratch_checkpoint(project: Project, recorded: RecordedBatch) -> Iterator[Ch
     folder = storage_at(f"{project.checkpoints}/{recorded.pipeline}.replay-{secrets.token_hex(6)}")
     scratch = Checkpoint(storage_at(f"{folder.location}/checkpoint"))
     try:
-        for path, content in {**recorded.state.files, **recorded.plan}.items():
-            raw = content()
-            moved = relocate_operator(raw, scratch.location) if path in recorded.state.operators else raw
-            scratch.storage.write(path, moved)
+        for files in (recorded.state.files, recorded.plan):
+            files.lay_out(scratch.storage)
         scratch.give_identity()  # two queries with one id in an application would stop each other
         yield scratch
     finally:
@@ -155,23 +149,15 @@ def _state_before(project: Project, strand: _Strand, batch: int) -> tuple[StateB
 
 
 def _from_checkpoint(strand: _Strand, batch: int) -> StateBefore:
-    needed = [file for file in needed_by(strand.checkpoint, batch) if file.kind is not FileKind.IDENTITY]
-    operators = frozenset(file.path for file in needed if file.kind is FileKind.OPERATOR)
-    return StateBefore(FROM_CHECKPOINT, _contents(strand, needed), operators)
+    return StateBefore(FROM_CHECKPOINT, _files(strand, needed_by(strand.checkpoint, batch)).anonymous())
 
 
 def _from_savepoint(archive: Archive) -> StateBefore:
     saved = archive.read()
-    inside = [file for file in saved.files if file.path.startswith(CHECKPOINT) and file.kind != FileKind.IDENTITY.value]
-    files: dict[str, Content] = {
-        file.path.removeprefix(CHECKPOINT): lambda file=file: archive.content(file)  # type: ignore[misc]
-        for file in inside
-    }
-    operators = frozenset(file.path.removeprefix(CHECKPOINT) for file in inside if file.kind == FileKind.OPERATOR.value)
-    return StateBefore(saved.id, files, operators)
+    return StateBefore(saved.id, archive.checkpoint_files(saved).anonymous())
 
 
-def _plan(strand: _Strand, batch: int) -> dict[str, Content]:
+def _plan(strand: _Strand, batch: int) -> CheckpointFiles:
     """The offsets of the batch, and what the sources keep of their own up to there."""
     look = Look(strand.checkpoint)
     plan = strand.checkpoint.plan(batch)
@@ -180,19 +166,12 @@ def _plan(strand: _Strand, batch: int) -> dict[str, Content]:
     needed = [look.need(f"offsets/{batch}", FileKind.PLAN, "what the batch read"), *source_needs(look, plan)]
     if ORIGIN in look:
         needed.append(look.need(ORIGIN, FileKind.OURS, "where the strand began"))
-    return _contents(strand, needed)
+    return _files(strand, needed)
 
 
-def _contents(strand: _Strand, needed: Iterable[NeededFile]) -> dict[str, Content]:
+def _files(strand: _Strand, needed: Iterable[NeededFile]) -> CheckpointFiles:
     """A running pipeline may retire a file between the look and the copy."""
-
-    def read(path: str) -> bytes:
-        raw = strand.checkpoint.storage.read(path)
-        if raw is None:
-            raise _vanished(strand, path)
-        return raw
-
-    return {file.path: lambda path=file.path: read(path) for file in needed}  # type: ignore[misc]
+    return files_of(strand.checkpoint, needed, lambda path: _vanished(strand, path))
 
 
 def _vanished(strand: _Strand, path: str) -> CheckpointVanished:

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strandline.checkpoints.checkpoint import Checkpoint
-from strandline.checkpoints.needed import FileKind
-from strandline.checkpoints.state_files import relocate_operator
 from strandline.checkpoints.storage import storage_at
 from strandline.project.config import Project
-from strandline.savepoints.archive import CHECKPOINT, Archive
+from strandline.savepoints.archive import Archive
 
 
 @contextmanager
@@ -22,12 +20,7 @@ def unpacked(project: Project, archive: Archive) -> Iterator[Checkpoint]:
         location = folder if "://" not in project.checkpoints else f"{project.checkpoints}/.reading-{uuid.uuid4().hex}"
         storage = storage_at(location)
         try:
-            for file in archive.read().files:
-                if file.path.startswith(CHECKPOINT):
-                    content = archive.content(file)
-                    if file.kind == FileKind.OPERATOR.value:
-                        content = relocate_operator(content, location)
-                    storage.write(file.path.removeprefix(CHECKPOINT), content)
+            archive.checkpoint_files(archive.read()).lay_out(storage)
             yield Checkpoint(storage)
         finally:
             storage.delete_all()

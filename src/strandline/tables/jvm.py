@@ -19,7 +19,7 @@ from strandline.model.errors import TableUnavailable
 from strandline.model.fence import Decision
 from strandline.model.stamp import Stamp, Witness, encode_mark, mark_key
 from strandline.tables.fencing import FenceValidator, Judge, each, plain_snapshot, witnesses
-from strandline.tables.view import FOR_EVER, MAIN, Snapshot
+from strandline.tables.view import FOR_EVER, MAIN, Snapshot, only_maintained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,13 +150,7 @@ class JvmTable:
         return [name for name in dict.fromkeys(names) if self._table.properties().get(mark_key(pipeline, name)) is not None]
 
     def only_maintained_since(self, snapshot: int | None) -> bool:
-        """Did nothing but rewrites of files happen on the branch since?"""
-        for newer in each(self._ancestors()):
-            if int(newer.snapshotId()) == snapshot:
-                return True
-            if str(newer.operation()) != "replace":
-                return False
-        return False
+        return only_maintained((plain_snapshot(found, self._parser) for found in each(self._ancestors())), snapshot)
 
     def own_snapshot(self, stamp: Stamp) -> Snapshot | None:
         """The snapshot that carries exactly this stamp's batch by exactly this attempt, if the branch's history has it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -53,6 +53,12 @@ class Snapshot:
     def rows_added(self) -> int:
         """Rows that it brought; a compaction writes rows anew and brings none."""
         return 0 if self.operation == "replace" else self.count("added-records")
+
+
+def only_maintained(history: Iterable[Snapshot], since: int | None) -> bool:
+    """Newest first: did nothing but rewrites of files happen since a snapshot?"""
+    first = next((snapshot for snapshot in history if snapshot.id == since or snapshot.operation != "replace"), None)
+    return first is not None and first.id == since
 
 
 class TableView:
@@ -122,13 +128,7 @@ class TableView:
             at = snapshot.parent_id
 
     def only_maintained_since(self, snapshot: int | None) -> bool:
-        """Did nothing but rewrites of files happen on the branch since?"""
-        for newer in self.ancestors():
-            if newer.id == snapshot:
-                return True
-            if newer.operation != "replace":
-                return False
-        return snapshot is None
+        return only_maintained(self.ancestors(), snapshot)
 
     def schema_id_of(self, snapshot: int) -> int | None:
         """The schema that a snapshot was written with; None when its metadata does not say."""
@@ -142,6 +142,11 @@ class TableView:
         schema = next(schema for schema in self._metadata["schemas"] if schema["schema-id"] == wanted)
         return tuple(field["name"] for field in schema["fields"])
 
+    def writers_of(self, pipeline: str) -> set[str]:
+        """Under which names the pipeline's own rows were written: what was published is its own, whoever wrote it."""
+        stamps = (snapshot.stamp for snapshot in self.ancestors())
+        return {pipeline, *(s.extra[WRITER_FACT] for s in stamps if s is not None and s.pipeline == pipeline and WRITER_FACT in s.extra)}
+
     def since_batch(self, pipeline: str, links: Sequence[Link]) -> list[Snapshot]:
         """Snapshots on top of the table as it was after a batch of a strand and before the next one, newest first.
 
@@ -151,11 +156,10 @@ class TableView:
         """
         above: list[Snapshot] = []
         found: list[Snapshot] = []
-        ours = {pipeline}  # what was published is the pipeline's own, whoever wrote it
+        ours = self.writers_of(pipeline)
         for snapshot in self.ancestors():
             stamp = snapshot.stamp
             if stamp is not None and stamp.pipeline in ours:
-                ours.add(stamp.extra.get(WRITER_FACT, pipeline))
                 if any(stamp.strand == strand and stamp.batch <= batch for strand, batch in links):
                     break
                 above, found = [], [*found, *above, snapshot]
