@@ -87,7 +87,7 @@ FILL = 250_000
 """Keys that a batch brings while the state is filled."""
 TOUCHED = 200
 """Events of a small batch."""
-WARM_BATCHES, QUIET_BATCHES, BETWEEN = 6, 15, 5
+WARM_BATCHES, QUIET_BATCHES, BETWEEN = 4, 9, 4
 """Of a run in which savepoints are taken: left out, with none being made, and between two of them."""
 LOOK_EVERY = 0.2
 PATIENCE = timedelta(minutes=10)
@@ -449,7 +449,7 @@ class Sizes:
     small: int
 
 
-QUICK = Sizes(100_000, (20_000, 100_000), rounds=3, canonical_rounds=1, small=400)
+QUICK = Sizes(50_000, (10_000, 50_000), rounds=2, canonical_rounds=1, small=400)
 FULL = Sizes(1_000_000, (100_000, 1_000_000, 5_000_000), rounds=5, canonical_rounds=2, small=1_000)
 
 
